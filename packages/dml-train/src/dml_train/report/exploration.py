@@ -100,14 +100,14 @@ def explore_run(run_dir: Path, registry: Registry, console: Console | None = Non
         splits.append(run.gallery.split)
     known = [split for split in splits if split is not None]
     ranks = {**select_retrieval(table), "name": table["name"], "metrics": ["mrr"]}
-    groups = [groups_of(split) for split in known]
+    groups = [own for split in known if (own := groups_of(split)) is not None]
     return _explore(
         run.name,
         run.test.embedded,
         [name for split in known for name in np.array(split.class_names)[split.labels].tolist()],
         [name for split in known for name in _name_files(split)],
         (lambda item: _picture(known, item)) if known else None,
-        np.concatenate(groups) if groups and groups[0] is not None else None,
+        np.concatenate(groups) if groups else None,
         make_evaluator(ranks, registry, run.recipe.training.seed),
         registry,
         console,
@@ -150,14 +150,15 @@ def _explore(
     registry: Registry,
     console: Console | None,
 ) -> Exploration:
-    queries, has_gallery = len(embedded.embeddings), embedded.gallery is not None
-    rows = np.concatenate([embedded.embeddings, *([embedded.gallery] if has_gallery else [])])
+    queries, rows, labels = len(embedded.embeddings), embedded.embeddings, embedded.labels
+    if embedded.gallery is not None and embedded.gallery_labels is not None:
+        rows = np.concatenate([rows, embedded.gallery])
+        labels = np.concatenate([labels, embedded.gallery_labels])
     exact = registry.build("evaluators", {"name": "exact"}, {"seed": 0})
     if not isinstance(exact, SuspectsEvaluator):
         raise DmlError("the evaluator 'exact' can't rank labels; install dml-eval-rs")
     if not classes:  # the data set can't be loaded
-        known = [embedded.labels, *([embedded.gallery_labels] if has_gallery else [])]
-        classes = [f"class {label}" for label in np.concatenate(known).tolist()]
+        classes = [f"class {label}" for label in labels.tolist()]
         files = [f"item {item}" for item in range(len(classes))]
     numbers = np.unique(np.asarray(classes, dtype=object), return_inverse=True)[1]
     with stage(console, "exploring", 4) as show:
@@ -169,8 +170,8 @@ def _explore(
         show(2, "labels compared")
         points, note = _place(exact, rows, numbers)
         show(4, "map drawn")
-    more = len(rows) - queries if has_gallery else 0
-    offset = queries if has_gallery else 0
+    more = len(rows) - queries  # items of a separate gallery, which follow the queries
+    offset = queries if more else 0
     with np.errstate(divide="ignore", invalid="ignore"):
         rank = np.nan_to_num(np.rint(1 / reciprocal), nan=0, posinf=0).astype(np.int64)
     return Exploration(
