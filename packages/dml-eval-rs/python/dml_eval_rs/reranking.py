@@ -131,7 +131,8 @@ def expand_queries(
     Example:
         >>> import numpy as np
         >>> from dml_eval_rs import expand_queries
-        >>> expanded = expand_queries(np.array([[0.0, 1.0]]), np.array([[3.0, 4.0], [-1.0, 0.0]]), k=1, alpha=0)
+        >>> queries, gallery = np.array([[0.0, 1.0]]), np.array([[3.0, 4.0], [-1.0, 0.0]])
+        >>> expanded = expand_queries(queries, gallery, k=1, alpha=0)
         >>> [round(float(x), 2) for x in expanded[0]]
         [0.32, 0.95]
     """
