@@ -96,8 +96,8 @@ class FinishedRun:
         lines, failures, test, absent = folder.read_metrics(), read_failures(folder), None, ""
         queries = gallery = train = trained = Items(None)
         # If only the manifest is missing, and no process is about to write it, results are damaged.
-        unfinished = not folder.evaluation.is_file() or is_training(folder)
-        if may_train and not folder.is_finished and unfinished:
+        may_train = may_train and not folder.is_finished
+        if may_train and (not folder.evaluation.is_file() or is_training(folder)):
             result, baselines = find_last_evaluation(lines), Baselines({})
             progress = Progress.read(folder, lines)
         else:

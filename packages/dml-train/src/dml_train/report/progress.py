@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dml_core import DmlError
 from dml_train.files import FolderLocked
 from dml_train.run_folder import RunFolder
 from dml_train.training.checkpoint import newest_step
@@ -37,12 +38,12 @@ class Progress:
 
 
 def is_training(folder: RunFolder) -> bool:
-    """Return whether a process holds the lock of a run's folder."""
+    """Return whether a process holds the lock of a run's folder; False if it can't be locked."""
     try:
         with folder.lock():
             return False
-    except FolderLocked:
-        return True
+    except DmlError as error:
+        return isinstance(error, FolderLocked)
 
 
 def find_last_evaluation(lines: Lines) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class Trainer:
         # A GPU computes while the run waits for the next batch, so waiting costs less on a GPU than
         # on a CPU.
         self.most_loading = 0.5 if device.type == "cpu" else 0.9
-        self.warned_of_zero = self.warned_of_loading = False
+        self.noted_zero = self.warned_of_zero = self.warned_of_loading = False
         self.run = Run(
             folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size
         )
@@ -295,14 +295,14 @@ class Trainer:
             add_failure(self.folder, Failure(step, what, self.batches.indices(step - 1).tolist()))
 
     def warn_of_zero(self, step: int) -> None:
-        """Note once that the loss is exactly 0, and warn if the items in the batch all differ in
-        class.
-        """
-        self.warned_of_zero = True
-        self.note(step, f"the loss of step {step} is exactly 0, so the batch didn't train")
+        """Note once that the loss is exactly 0; warn once if the batch's items differ in class."""
+        if not self.noted_zero:
+            self.noted_zero = True
+            self.note(step, f"the loss of step {step} is exactly 0, so the batch didn't train")
         labels_B = self.experiment.train.labels[self.batches.indices(step - 1)]
         if len(np.unique(labels_B)) < len(labels_B):
             return
+        self.warned_of_zero = True
         recipe = self.experiment.recipe
         say(
             self.console,
