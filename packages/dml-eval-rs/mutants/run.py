@@ -21,7 +21,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[2]
 TARGET = REPOSITORY / "target" / "mutants"
-# A mutant is killed if the tests of paths, including a build, take this many times as long as without it.
+# A mutant is killed if the tests of paths, including a build, take this many times as long as
+# without it.
 PATIENCE = 10
 
 
