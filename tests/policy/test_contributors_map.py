@@ -18,7 +18,7 @@ EXISTING = {
 def places(kind: str, name: str) -> set[str]:
     """Return the files that CONTRIBUTING lists for this kind of thing."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (table,) = re.findall(rf"^{kind}\b[^\n]*:\n\n((?:\|.*\n)+)", text, flags=re.MULTILINE)
+    (table,) = re.findall(rf"^{kind}\b(?:.|\n(?!\n))*?:\n\n((?:\|.*\n)+)", text, flags=re.MULTILINE)
     return {
         row.replace("NAME", name) for row in re.findall(r"^\| `([^`]+)`", table, flags=re.MULTILINE)
     }

@@ -33,9 +33,9 @@ def test_a_hook_has_a_heading_in_the_guide_a_docstring_and_a_test(hook):
 
 @pytest.mark.parametrize("kind", CONTEXT)
 def test_the_hooks_docstring_and_the_guide_state_the_context_of_a_kind(kind):
-    docstring = getattr(hookspecs, f"dml_{kind}").__doc__
-    (stated,) = re.findall(r"Context: (.*?)\.$", docstring, flags=re.MULTILINE)
+    docstring = " ".join(getattr(hookspecs, f"dml_{kind}").__doc__.split())
+    (stated,) = re.findall(r"Context: (.*?)\.$", docstring)
     assert tuple(re.sub(r" \(.*?\)", "", stated).split(", ")) == CONTEXT[kind]
     section = re.search(rf"^### `dml_{kind}`\n(.*?)^##", GUIDE, flags=re.DOTALL | re.MULTILINE)[1]
-    (sentence,) = re.findall(r"Context: (.*?)\.\s", section, flags=re.DOTALL)
+    (sentence,) = re.findall(r"Context:\s(.*?)\.\s", section, flags=re.DOTALL)
     assert tuple(re.findall(r"`(\w+)`", sentence)) == CONTEXT[kind]
