@@ -209,3 +209,11 @@ def test_the_line_on_the_terminal_says_loss_terms_speed_time_left_and_the_best_m
     parts = r"train 5/6  loss \S+ \(first \S+, second \S+\)  lr \S+  \d+ images/s  "
     assert re.match(parts + r"best Recall@1 0\.\d{4} \(step [24]\)  \d+:\d\d left", line), line
     assert np.isfinite(float(line.split()[3]))
+
+
+def test_the_command_watches_one_run(start, dml, tmp_path):
+    run = tmp_path / "run"
+    start(training={"steps": 2})
+    assert dml("report", "--watch", run).output.split() == [str(run / "report.html")]
+    error = dml("report", "--watch", run, run, "--out", tmp_path / "both.html", code=2).stderr
+    assert "--watch needs a single run, but 2 were given" in error
