@@ -21,16 +21,16 @@ class Augmentation:
     Transforms change bytes, in the order of the list, and `RandomErasing` changes the normalised image at the end, so
     that its default ``value = 0`` is the mean colour. Options are torchvision's; an ``interpolation`` or ``policy`` is
     given by name, and ``transforms`` is a list like this one. Raises a `ValueError` if a name or an option is unknown,
-    or a transform doesn't keep the shape and the type of an image, (3, side, side).
+    or a transform doesn't keep the shape and the type of an image, (3, *size).
     """
 
-    def __init__(self, steps: Steps, side: int) -> None:
+    def __init__(self, steps: Steps, size: tuple[int, int]) -> None:
         built = [(_build(step), step) for step in steps]
         erases = [type(transform).__name__ == "RandomErasing" for transform, _ in built]
         self._of_bytes = [transform for (transform, _), erasing in zip(built, erases) if not erasing]
         self._of_floats = [transform for (transform, _), erasing in zip(built, erases) if erasing]
         for (transform, step), erasing in zip(built, erases):
-            image = torch.zeros(3, side, side, dtype=torch.float32 if erasing else torch.uint8)
+            image = torch.zeros(3, *size, dtype=torch.float32 if erasing else torch.uint8)
             try:
                 made = [_transform([transform], image, seed << 1) for seed in range(_TRIED)][-1]
             except Exception as error:
@@ -44,14 +44,14 @@ class Augmentation:
                     f"{shape}, {getattr(made, 'dtype', '')}; expected the same shape and type"
                 )
 
-    def change_bytes(self, image_3SS: Tensor, seed: int) -> Tensor:
+    def change_bytes(self, image_3PQ: Tensor, seed: int) -> Tensor:
         """Apply all transforms except erasing to an image in uint8."""
-        changed: Tensor = _transform(self._of_bytes, image_3SS, seed)
+        changed: Tensor = _transform(self._of_bytes, image_3PQ, seed)
         return changed
 
-    def erase(self, image_3SS: Tensor, seed: int) -> Tensor:
+    def erase(self, image_3PQ: Tensor, seed: int) -> Tensor:
         """Erase parts of a normalised image, float32."""
-        erased: Tensor = _transform(self._of_floats, image_3SS, ~seed & _MASK)
+        erased: Tensor = _transform(self._of_floats, image_3PQ, ~seed & _MASK)
         return erased
 
 
