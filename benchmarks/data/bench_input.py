@@ -61,8 +61,12 @@ def draw_photographs(folder: Path, count: int = 240) -> None:
     for i in range(count):
         random = np.random.default_rng(i)
         width, height = ((500, 375), (700, 480), (375, 500))[i % 3]
-        coarse = Image.fromarray(random.integers(0, 256, (height // 16, width // 16, 3), dtype=np.uint8))
-        smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(np.float32)
+        coarse = Image.fromarray(
+            random.integers(0, 256, (height // 16, width // 16, 3), dtype=np.uint8)
+        )
+        smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(
+            np.float32
+        )
         grained = (smooth + random.normal(0.0, 6.0, smooth.shape)).clip(0, 255).astype(np.uint8)
         place = folder / ("train" if i % 12 else "test") / f"class {i % 12}"
         place.mkdir(parents=True, exist_ok=True)
@@ -128,7 +132,9 @@ def write_tables(folder: Path) -> dict[str, Path]:
 def load_table(path: Path, sampler: Shuffled, cached: int) -> Iterator[torch.Tensor]:
     stored._MOST_CACHED = cached
     dataset = table(str(path), square=True, train_crop="random")
-    for batch in load_ahead(StepBatches(dataset.train, sampler, seed=0), range(len(sampler)), 0, pin=False):
+    for batch in load_ahead(
+        StepBatches(dataset.train, sampler, seed=0), range(len(sampler)), 0, pin=False
+    ):
         yield batch.images
 
 

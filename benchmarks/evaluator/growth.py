@@ -54,7 +54,10 @@ def growth(sizes: list[int], reranks: bool = False) -> None:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             seconds, mebibytes = pool.apply(one_size, (items, reranks))
         pairs = items * (items - 1) / 2
-        print(f"{items:8,} {seconds:12.2f} {1e9 * seconds / pairs:10.2f} {mebibytes:18.0f}", flush=True)
+        print(
+            f"{items:8,} {seconds:12.2f} {1e9 * seconds / pairs:10.2f} {mebibytes:18.0f}",
+            flush=True,
+        )
 
 
 def classes(items: int) -> None:
@@ -87,9 +90,13 @@ def clusters(items: int) -> None:
     mebibytes = (peak() - before) / 2**20
     agreement = (nmi(labels, found.labels), ami(labels, found.labels))
     seconds = (middle - start, time.process_time() - middle)
-    heads = f"{'items':>8} {'clusters':>9} {'rounds':>7} {'k-means, s':>11} {'MiB beyond inputs':>18}"
+    heads = (
+        f"{'items':>8} {'clusters':>9} {'rounds':>7} {'k-means, s':>11} {'MiB beyond inputs':>18}"
+    )
     print(f"{heads} {'NMI and AMI, s':>15}")
-    print(f"{items:8,} {number:9,} {found.n_iter:7} {seconds[0]:11.1f} {mebibytes:18.0f} {seconds[1]:15.2f}")
+    print(
+        f"{items:8,} {number:9,} {found.n_iter:7} {seconds[0]:11.1f} {mebibytes:18.0f} {seconds[1]:15.2f}"
+    )
     print(f"NMI {agreement[0]:.4f}, AMI {agreement[1]:.4f}", flush=True)
 
 
@@ -118,7 +125,9 @@ def kernels(items: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", nargs="+", choices=TABLES, default=["growth", "classes", "kernels"])
+    parser.add_argument(
+        "--tables", nargs="+", choices=TABLES, default=["growth", "classes", "kernels"]
+    )
     parser.add_argument("--items", type=int, nargs="+", default=[7_500, 15_000, 30_000, 60_000])
     parser.add_argument("--kernels-at", type=int, default=20_000)
     parser.add_argument("--classes-at", type=int, default=20_000)

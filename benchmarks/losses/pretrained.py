@@ -25,7 +25,9 @@ PAIRS = [
     "sampler={name='class-balanced', classes_per_batch=10, images_per_class=6}",
 ]
 RANKED_LIST = [*PAIRS, "loss={name='ranked-list', alpha=1.2, negative_temperature=10.0}"]
-LEVELS = 'backbone.levels=["blocks.2", "blocks.4", "blocks.6"]'  # depths of 40, 112 and 320 channels
+LEVELS = (
+    'backbone.levels=["blocks.2", "blocks.4", "blocks.6"]'  # depths of 40, 112 and 320 channels
+)
 
 
 def alpha(first: float, last: float) -> list[str]:
@@ -49,7 +51,9 @@ def study(
     after: Callable[[RunFolder, Recipe], dict[str, float]] = intervals_by_class,
 ) -> Study:
     """Make a study of the recipe `pretrained/units`."""
-    return Study(title, claim, "pretrained/units", [*COMMON, *changes], variants, rates, rate_of, after)
+    return Study(
+        title, claim, "pretrained/units", [*COMMON, *changes], variants, rates, rate_of, after
+    )
 
 
 STUDIES = {
@@ -96,7 +100,11 @@ STUDIES = {
         "Heated-Up Softmax from pretrained features: the last 30 % of the run",
         "alpha falls from 16 to 4 with a tenth of the rate: better than alpha = 16 (Tables 1-5)",
         ["loss={name='heated-up-softmax', alpha=16.0, feature_norm='l2'}"],
-        {"alpha 16, then 4": alpha(16.0, 4.0), "alpha 16": alpha(16.0, 16.0), "alpha 4": alpha(4.0, 4.0)},
+        {
+            "alpha 16, then 4": alpha(16.0, 4.0),
+            "alpha 16": alpha(16.0, 16.0),
+            "alpha 4": alpha(4.0, 4.0),
+        },
         rate_of="alpha 16",
         rates=[f'schedule."optimizer.lr"={falling(rate, float(rate) / 10)}' for rate in RATES],
     ),
@@ -139,6 +147,8 @@ STUDIES = {
             ],
         },
         rate_of="plain",
-        rates=[cosine("3e-4", warmup=30)],  # the rate that the search chose for NormSoftmax and SupCon
+        rates=[
+            cosine("3e-4", warmup=30)
+        ],  # the rate that the search chose for NormSoftmax and SupCon
     ),
 }

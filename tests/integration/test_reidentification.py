@@ -79,7 +79,10 @@ def run(tmp_path_factory) -> tuple[Path, RunFolder, list[Path], list[Path]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(factories.market1501, "read", replace(MARKET1501, published={}).read)
         folder = train(
-            parse(document, registry()), root.parent / "run", registry=registry(), console=Console(quiet=True)
+            parse(document, registry()),
+            root.parent / "run",
+            registry=registry(),
+            console=Console(quiet=True),
         )
         dataset = registry().build("datasets", table, {"seed": 0})
     return root, folder, [*dataset.test.files], [*dataset.gallery.files]
@@ -130,10 +133,15 @@ def test_junk_is_left_out_and_distractors_stay(run):
 def test_the_run_is_measured_by_the_protocol_of_the_data_set(run):
     _, folder, queries, gallery = run
     expected, measured = protocol(folder, queries, gallery), folder.read_evaluation()
-    assert (measured["n_queries"], measured["n_unmatched"]) == (22, 1)  # person 7 has a single camera
+    assert (measured["n_queries"], measured["n_unmatched"]) == (
+        22,
+        1,
+    )  # person 7 has a single camera
     with np.load(folder.per_query) as saved:
         for name, values in expected.items():
-            np.testing.assert_allclose(saved[name], values, rtol=1e-12)  # the order of sums may differ
+            np.testing.assert_allclose(
+                saved[name], values, rtol=1e-12
+            )  # the order of sums may differ
     assert measured["map"] == pytest.approx(np.nanmean(expected["map"]))
     for k in KS:
         assert measured[f"recall@{k}"] == np.nanmean(expected[f"recall@{k}"])
@@ -145,15 +153,30 @@ def test_the_commands_show_the_metrics_of_the_protocol(run, tmp_path):
     expected = protocol(folder, queries, gallery)
     mean = np.nanmean(expected["map"])
     assert re.search(rf"mAP +{mean:.4f}", dml("eval", folder.path).output)
-    counted = dml("eval", folder.path, "--set", "evaluation.unmatched=zero", "--out", tmp_path / "zero.json")
+    counted = dml(
+        "eval", folder.path, "--set", "evaluation.unmatched=zero", "--out", tmp_path / "zero.json"
+    )
     missed = np.nan_to_num(expected["map"]).mean()
     assert re.search(rf"mAP +{missed:.4f}", counted.output)
-    groups = [np.array([re.search("_(c.)", file.name)[1] for file in files]) for files in (queries, gallery)]
+    groups = [
+        np.array([re.search("_(c.)", file.name)[1] for file in files])
+        for files in (queries, gallery)
+    ]
     for name, array in zip(("groups", "gallery_groups"), groups, strict=True):
         np.save(tmp_path / f"{name}.npy", array)
     arrays = [folder.embeddings(), folder.labels()]
-    others = ["--gallery", folder.embeddings("gallery"), "--gallery-labels", folder.labels("gallery")]
-    cameras = ["--groups", tmp_path / "groups.npy", "--gallery-groups", tmp_path / "gallery_groups.npy"]
+    others = [
+        "--gallery",
+        folder.embeddings("gallery"),
+        "--gallery-labels",
+        folder.labels("gallery"),
+    ]
+    cameras = [
+        "--groups",
+        tmp_path / "groups.npy",
+        "--gallery-groups",
+        tmp_path / "gallery_groups.npy",
+    ]
     asked = ["--set", 'evaluation.metrics=["map"]']
     assert re.search(rf"mAP +{mean:.4f}", dml("eval", *arrays, *others, *cameras, *asked).output)
     assert not re.search(rf"mAP +{mean:.4f}", dml("eval", *arrays, *others, *asked).output)

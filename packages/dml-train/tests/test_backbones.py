@@ -89,7 +89,8 @@ FAST = ("resnet18", "vit_b_32")
 
 
 @pytest.mark.parametrize(
-    "model", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CLASSIFY]
+    "model",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CLASSIFY],
 )
 def test_the_features_are_all_that_the_classifier_needs(model):
     backbone = TorchvisionModel(3, model)
@@ -102,7 +103,9 @@ def test_the_features_are_all_that_the_classifier_needs(model):
     with torch.no_grad():
         features = backbone.eval()(images)
         assert features.shape[:2] == (2, backbone.num_features)
-        assert features.ndim == (2 if model.startswith("vit") else 4)  # a transformer's tokens are not a map
+        assert features.ndim == (
+            2 if model.startswith("vit") else 4
+        )  # a transformer's tokens are not a map
         # The operations and the order are the same.
         torch.testing.assert_close(CLASSIFY[model](whole, features), whole(images))
 
@@ -146,18 +149,28 @@ def test_weights_without_the_classifier_or_with_other_classes_load(tmp_path):
     state = models.resnet18(num_classes=7).state_dict()
     torch.save(state, tmp_path / "seven.pt")
     torch.save({k: v for k, v in state.items() if not k.startswith("fc.")}, tmp_path / "none.pt")
-    first, second = (TorchvisionModel(3, "resnet18", str(tmp_path / f"{n}.pt")) for n in ("seven", "none"))
+    first, second = (
+        TorchvisionModel(3, "resnet18", str(tmp_path / f"{n}.pt")) for n in ("seven", "none")
+    )
     for name, parameter in first.named_parameters():
         torch.testing.assert_close(parameter, second.get_parameter(name), rtol=0, atol=0)
-    torch.testing.assert_close(first.trunk.conv1.weight.detach(), state["conv1.weight"], rtol=0, atol=0)
+    torch.testing.assert_close(
+        first.trunk.conv1.weight.detach(), state["conv1.weight"], rtol=0, atol=0
+    )
 
 
-def test_torchvisions_weights_are_downloaded_by_name_and_a_failure_names_the_remedy(tmp_path, monkeypatch):
+def test_torchvisions_weights_are_downloaded_by_name_and_a_failure_names_the_remedy(
+    tmp_path, monkeypatch
+):
     state = models.resnet18().state_dict()
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr(torch.hub, "download_url_to_file", lambda url, to, *_, **__: torch.save(state, to))
+    monkeypatch.setattr(
+        torch.hub, "download_url_to_file", lambda url, to, *_, **__: torch.save(state, to)
+    )
     backbone = TorchvisionModel(3, "resnet18", "DEFAULT")
-    torch.testing.assert_close(backbone.trunk.conv1.weight.detach(), state["conv1.weight"], rtol=0, atol=0)
+    torch.testing.assert_close(
+        backbone.trunk.conv1.weight.detach(), state["conv1.weight"], rtol=0, atol=0
+    )
 
     def fail(*_, **__):
         raise urllib.error.URLError("no route to host")
@@ -196,7 +209,9 @@ def test_a_grey_image_gives_the_same_features_as_in_colour(tmp_path, name):
     image = torch.rand(1, 1, 64, 64)
     with torch.no_grad():
         # The grey network averages weights over colours when it loads; the colour network sums three products instead.
-        torch.testing.assert_close(grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(
+            grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4
+        )
 
 
 @pytest.mark.parametrize("name", LOADING)
@@ -234,7 +249,11 @@ def test_unknown_names_are_reported(options, message):
 @pytest.mark.parametrize(
     ("model", "other", "fault"),
     [
-        ("resnet18", "shufflenet_v2_x0_5", r'Missing key\(s\) in state_dict: "conv1.weight", "bn1.weight"'),
+        (
+            "resnet18",
+            "shufflenet_v2_x0_5",
+            r'Missing key\(s\) in state_dict: "conv1.weight", "bn1.weight"',
+        ),
         ("resnet18", "resnet34", r'Unexpected key\(s\) in state_dict: "layer1\.2'),
         (
             "shufflenet_v2_x0_5",
@@ -245,7 +264,9 @@ def test_unknown_names_are_reported(options, message):
 )
 def test_weights_of_another_model_are_refused(tmp_path, model, other, fault):
     torch.save(models.get_model(other).state_dict(), tmp_path / "w.pt")
-    with pytest.raises(DmlError, match=rf"(?s)w.pt don't fit \w+: .*{fault}.*; expected .* the same model"):
+    with pytest.raises(
+        DmlError, match=rf"(?s)w.pt don't fit \w+: .*{fault}.*; expected .* the same model"
+    ):
         TorchvisionModel(3, model, str(tmp_path / "w.pt"))
 
 
@@ -277,7 +298,9 @@ def test_googlenet_rescales_its_input_as_torchvisions_weights_expect_also_where_
     plain = TorchvisionModel(3, "googlenet", None, ["conv1"]).eval()
     plain.load_state_dict(named.state_dict())
     image = torch.rand(1, 3, 64, 64)
-    scale, shift = (torch.tensor(v)[:, None, None] for v in ((0.458, 0.448, 0.450), (-0.030, -0.088, -0.188)))
+    scale, shift = (
+        torch.tensor(v)[:, None, None] for v in ((0.458, 0.448, 0.450), (-0.030, -0.088, -0.188))
+    )
     with torch.no_grad():
         # Scale and shift turn ImageNet's normalisation into mean and deviation 0.5, rounded to three digits.
         torch.testing.assert_close(named(image), plain(image * scale + shift), rtol=1e-3, atol=1e-4)
@@ -285,7 +308,9 @@ def test_googlenet_rescales_its_input_as_torchvisions_weights_expect_also_where_
 
 def test_a_last_stride_of_one_doubles_the_last_maps_and_keeps_the_weights():
     levels = ["layer3", "layer4"]
-    strided, dense = (TorchvisionModel(3, "resnet50", None, levels, stride).eval() for stride in (2, 1))
+    strided, dense = (
+        TorchvisionModel(3, "resnet50", None, levels, stride).eval() for stride in (2, 1)
+    )
     dense.load_state_dict(strided.state_dict())
     images = torch.rand(1, 3, 64, 32)
     with torch.no_grad():

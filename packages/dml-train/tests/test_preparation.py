@@ -32,7 +32,9 @@ def seeds(*numbers: int) -> np.ndarray:
 
 
 def split_of(files: list[Path], **options) -> FileSplit:
-    return FileSplit({"a": files[:2], "b": files[2:]}, Preparation(**{"resize": 20, "crop": 16} | options))
+    return FileSplit(
+        {"a": files[:2], "b": files[2:]}, Preparation(**{"resize": 20, "crop": 16} | options)
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,9 @@ def test_height_and_width_can_differ(files):
     assert split.preparation.input_shape == split.load(np.array([0])).shape[1:] == (3, 20, 10)
     for train_crop in ("resized", "random", "center"):
         augment = [{"name": "RandomCrop", "size": [20, 10], "padding": 2}, "RandomErasing"]
-        split = split_of(files, resize=[24, 12], crop=[20, 10], train_crop=train_crop, augment=augment)
+        split = split_of(
+            files, resize=[24, 12], crop=[20, 10], train_crop=train_crop, augment=augment
+        )
         assert split.load(np.array([0, 3]), seeds(1, 2)).shape == (2, 3, 20, 10)
 
 
@@ -69,7 +73,10 @@ def test_height_and_width_can_differ(files):
     [
         ({"crop": [20, 21]}, r"crop is \[20, 21\] and resize is 20; expected 1 <= crop <= resize"),
         ({"resize": [30, 10], "crop": 16}, r"crop is 16 and resize is \[30, 10\]"),
-        ({"resize": [20, 20, 3]}, r"resize is \[20, 20, 3\]; expected a number, or height and width"),
+        (
+            {"resize": [20, 20, 3]},
+            r"resize is \[20, 20, 3\]; expected a number, or height and width",
+        ),
         ({"resize": [20, 20], "square": True}, "square is true; expected one of the two"),
     ],
     ids=str,
@@ -88,7 +95,8 @@ def test_sizes_that_do_not_fit_are_refused(options, message):
         (
             "clip",
             lambda rgb: (
-                (rgb / 255 - [0.48145466, 0.4578275, 0.40821073]) / [0.26862954, 0.26130258, 0.27577711]
+                (rgb / 255 - [0.48145466, 0.4578275, 0.40821073])
+                / [0.26862954, 0.26130258, 0.27577711]
             ),
         ),
         ("caffe", lambda rgb: rgb[..., ::-1] - [104, 117, 128]),
@@ -99,7 +107,10 @@ def test_pixels_are_normalised_as_the_weights_expect(files, normalize, expected)
     given_rgb = split.picture(2).astype(np.float64)
     # Allow for rounding a float32 product and sum of values up to 255.
     np.testing.assert_allclose(
-        split.load(np.array([2]))[0].permute(1, 2, 0).numpy(), expected(given_rgb), rtol=1e-5, atol=1e-5
+        split.load(np.array([2]))[0].permute(1, 2, 0).numpy(),
+        expected(given_rgb),
+        rtol=1e-5,
+        atol=1e-5,
     )
 
 
@@ -127,7 +138,9 @@ def test_flip_is_the_probability_of_mirroring(files):
     )
     torch.testing.assert_close(mirrored, plain.flip(-1), rtol=0, atol=0)
     turned = (sometimes == mirrored).flatten(1).all(1).sum().item()
-    assert 60 <= turned <= 140  # 100 expected; the bounds are more than four standard deviations of 8.7
+    assert (
+        60 <= turned <= 140
+    )  # 100 expected; the bounds are more than four standard deviations of 8.7
 
 
 def test_random_crops_reach_every_position_of_the_resized_image(files):
@@ -164,7 +177,9 @@ def test_resized_crops_are_distributed_like_those_of_torchvision():
     torch.manual_seed(0)
     crop = v2.RandomResizedCrop(224, scale=(0.5, 1.0))
     image = torch.zeros(3, 256, 256, dtype=torch.uint8)
-    theirs = np.array([[*map(crop.make_params([image]).get, ("height", "width"))] for _ in range(4000)])
+    theirs = np.array(
+        [[*map(crop.make_params([image]).get, ("height", "width"))] for _ in range(4000)]
+    )
     for measure in (lambda hw: hw.prod(1) / 256**2, lambda hw: np.log(hw[:, 1] / hw[:, 0])):
         a, b = measure(ours), measure(theirs)
         error = np.sqrt((a.var() + b.var()) / 4000)

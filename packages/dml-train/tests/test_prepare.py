@@ -60,7 +60,9 @@ def files(tmp_path_factory) -> list[Path]:
     folder = tmp_path_factory.mktemp("images")
     exif = Image.Exif()
     exif[0x0112] = 6
-    transparent = Image.fromarray(np.random.default_rng(1).integers(0, 256, (70, 90, 4), dtype=np.uint8))
+    transparent = Image.fromarray(
+        np.random.default_rng(1).integers(0, 256, (70, 90, 4), dtype=np.uint8)
+    )
     palette = noise(80, 70).quantize(16)
     deep = np.random.default_rng(2).integers(0, 65536, (75, 99), dtype=np.uint16)
     images = {
@@ -81,7 +83,10 @@ def files(tmp_path_factory) -> list[Path]:
         "deep.png": (Image.fromarray(deep), {}),
         "deep.tiff": (Image.fromarray(deep.astype(np.int32) * 3), {}),
         "floats.tiff": (Image.fromarray((deep / 65535).astype(np.float32)), {}),
-        "frames.gif": (palette, {"save_all": True, "append_images": [noise(80, 70, 5).quantize(16)]}),
+        "frames.gif": (
+            palette,
+            {"save_all": True, "append_images": [noise(80, 70, 5).quantize(16)]},
+        ),
         "plain.bmp": (noise(333, 222), {}),
         "as-resized.png": (noise(72, 72), {}),
         "tiny.png": (noise(3, 2), {}),
@@ -123,7 +128,9 @@ def test_alone_it_gives_the_readers_input_to_the_bit(files, tmp_path):
     seed=st.integers(0, 2**32),
     extremes=st.booleans(),
 )
-def test_resizing_has_torchs_bits(height, width, resize, crop, square, interpolation, seed, extremes):
+def test_resizing_has_torchs_bits(
+    height, width, resize, crop, square, interpolation, seed, extremes
+):
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     if extremes:
         pixels = np.where(pixels < 128, 0, 255).astype(np.uint8)
@@ -168,5 +175,7 @@ def test_steps_of_another_program_and_too_many_pixels_are_refused(tmp_path):
             prepare.prepare([], steps)
     noise(90, 80).save(tmp_path / "a.png")
     steps = Preparation(resize=8, crop=8, max_pixels=7000).describe()
-    with pytest.raises(Image.DecompressionBombError, match="7,200 pixels exceed max_pixels = 7,000"):
+    with pytest.raises(
+        Image.DecompressionBombError, match="7,200 pixels exceed max_pixels = 7,000"
+    ):
         prepare.prepare([tmp_path / "a.png"], steps)

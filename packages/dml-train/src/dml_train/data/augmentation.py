@@ -27,7 +27,9 @@ class Augmentation:
     def __init__(self, steps: Steps, size: tuple[int, int]) -> None:
         built = [(_build(step), step) for step in steps]
         erases = [type(transform).__name__ == "RandomErasing" for transform, _ in built]
-        self._of_bytes = [transform for (transform, _), erasing in zip(built, erases) if not erasing]
+        self._of_bytes = [
+            transform for (transform, _), erasing in zip(built, erases) if not erasing
+        ]
         self._of_floats = [transform for (transform, _), erasing in zip(built, erases) if erasing]
         for (transform, step), erasing in zip(built, erases):
             image = torch.zeros(3, *size, dtype=torch.float32 if erasing else torch.uint8)
@@ -37,7 +39,10 @@ class Augmentation:
                 raise ValueError(
                     f"the augmentation {step!r} failed: {type(error).__name__}: {error}"
                 ) from error
-            if not isinstance(made, Tensor) or (made.shape, made.dtype) != (image.shape, image.dtype):
+            if not isinstance(made, Tensor) or (made.shape, made.dtype) != (
+                image.shape,
+                image.dtype,
+            ):
                 shape = getattr(made, "shape", type(made).__name__)
                 raise ValueError(
                     f"the augmentation {step!r} turns an image of shape {tuple(image.shape)}, {image.dtype} into "

@@ -67,7 +67,9 @@ class Inspection:
     sizes: Mapping[Item, tuple[int, int]]  # width and height in pixels of readable images
     bad: Mapping[Item, str]  # broken images, with reasons
     duplicates: Sequence[Sequence[Item]]  # groups of images with identical pixels
-    near: Sequence[NearDuplicate]  # most similar first; only the first of multiple identical files is listed
+    near: Sequence[
+        NearDuplicate
+    ]  # most similar first; only the first of multiple identical files is listed
     without_near: str  # the reason if near-duplicates weren't searched; otherwise empty
     preparation: Preparation  # reported times and sizes are for these steps
     load_seconds: float  # time to decode and resize an image in these steps
@@ -154,11 +156,18 @@ def write_findings(found: Inspection, path: Path) -> None:
         for files in found.duplicates
         for other in files[1:]
     ]
-    pairs += [("near-duplicate", pair.first, pair.second, f"{pair.bits} of 64 bits") for pair in found.near]
-    rows: list[tuple[object, ...]] = [
-        ("broken", name_of(file), class_of[file], "", "", reason) for file, reason in found.bad.items()
+    pairs += [
+        ("near-duplicate", pair.first, pair.second, f"{pair.bits} of 64 bits")
+        for pair in found.near
     ]
-    rows += [(kind, name_of(a), class_of[a], name_of(b), class_of[b], detail) for kind, a, b, detail in pairs]
+    rows: list[tuple[object, ...]] = [
+        ("broken", name_of(file), class_of[file], "", "", reason)
+        for file, reason in found.bad.items()
+    ]
+    rows += [
+        (kind, name_of(a), class_of[a], name_of(b), class_of[b], detail)
+        for kind, a, b, detail in pairs
+    ]
     write_csv(path, ("finding", "image", "class", "other_image", "other_class", "detail"), rows)
 
 
@@ -168,9 +177,13 @@ def _read(source: Path, root: str | Path | None) -> tuple[dict[str, str], Parts]
     if not (source.is_dir() or source.suffix in kinds):
         folder = source.parent if root is None else Path(root)
         name = source.name if source.parent == folder else str(source.absolute())
-        return {"name": "csv", "root": str(folder), "table": name}, read_csv_table(str(folder), name)
+        return {"name": "csv", "root": str(folder), "table": name}, read_csv_table(
+            str(folder), name
+        )
     inside = [source, *source.glob("*"), *source.glob("*/*")]
-    if any(file.suffix in kinds for file in inside) and not any(file.suffix in SUFFIXES for file in inside):
+    if any(file.suffix in kinds for file in inside) and not any(
+        file.suffix in SUFFIXES for file in inside
+    ):
         folder = Path(root) if root is not None else source if source.is_dir() else source.parent
         options = {"name": "table", "source": str(source), "root": str(folder)}
         return options, read_image_table(str(source), root=str(folder))
@@ -194,14 +207,20 @@ def _look(
     return _Look(image.size, digest, None if make_hash is None else make_hash(image).hash.ravel())
 
 
-def _find_near(files: Sequence[Item], bits: Sequence[Any], registry: Registry) -> list[NearDuplicate]:
+def _find_near(
+    files: Sequence[Item], bits: Sequence[Any], registry: Registry
+) -> list[NearDuplicate]:
     """Find all pairs of hashes that differ in at most `NEAR` bits; raise a `DmlError` if over 100,000 pairs do."""
     if len(files) < 2:
         return []
     evaluator = registry.build("evaluators", {"name": "exact"}, {"seed": 0})
     if not isinstance(evaluator, RangeEvaluator):
-        raise DmlError("the evaluator 'exact' doesn't find all items above a similarity; install dml-eval-rs")
-    rows_UH = np.where(np.stack(bits), np.float32(1), np.float32(-1))  # cosine = 1 - 2 * differing bits / H
+        raise DmlError(
+            "the evaluator 'exact' doesn't find all items above a similarity; install dml-eval-rs"
+        )
+    rows_UH = np.where(
+        np.stack(bits), np.float32(1), np.float32(-1)
+    )  # cosine = 1 - 2 * differing bits / H
     length = rows_UH.shape[1]
     try:
         offsets, indices, cosines = evaluator.within(
@@ -246,13 +265,19 @@ def describe_inspection(found: Inspection, batch_size: int) -> Iterator[str]:
         yield f"broken: {len(found.bad):,} images; training fails unless dataset.on_bad_image=skip"
         yield from _list_some([*found.bad.values()])
     yield _count_across("identical pixels", "group", found, found.duplicates)
-    yield from _list_some([" = ".join(_name(found, file) for file in files) for files in found.duplicates])
+    yield from _list_some(
+        [" = ".join(_name(found, file) for file in files) for files in found.duplicates]
+    )
     if found.without_near:
         yield f"near-duplicates: not searched; {found.without_near}"
     else:
         yield _count_across("near-duplicates", "pair", found, [pair[:2] for pair in found.near])
-        named = [(_name(found, pair.first), _name(found, pair.second), pair.bits) for pair in found.near]
-        yield from _list_some([f"{one} ~ {other} ({bits} of 64 bits differ)" for one, other, bits in named])
+        named = [
+            (_name(found, pair.first), _name(found, pair.second), pair.bits) for pair in found.near
+        ]
+        yield from _list_some(
+            [f"{one} ~ {other} ({bits} of 64 bits differ)" for one, other, bits in named]
+        )
     yield ""
     yield from _suggest(found, batch_size)
 
@@ -286,7 +311,11 @@ def _describe_pixels(sizes: Sequence[tuple[int, int]], resize: Size) -> str:
     smallest, median, largest = (by_area[place] for place in (0, len(by_area) // 2, -1))
     text = ", ".join(
         f"{name} {width:,} x {height:,}"
-        for name, (width, height) in (("smallest", smallest), ("median", median), ("largest", largest))
+        for name, (width, height) in (
+            ("smallest", smallest),
+            ("median", median),
+            ("largest", largest),
+        )
     )
     if enlarged := int((np.array(sizes).min(axis=1) < max(both_sides(resize))).sum()):
         text += f"; resize={resize} enlarges {enlarged:,} of {len(sizes):,}"
@@ -343,7 +372,9 @@ def _suggest(found: Inspection, batch_size: int) -> Iterator[str]:
     if found.bad:
         settings["on_bad_image"] = "skip"
     default = ("name", "image-folder")
-    changes = [f"dataset.{key}={value}" for key, value in settings.items() if (key, value) != default]
+    changes = [
+        f"dataset.{key}={value}" for key, value in settings.items() if (key, value) != default
+    ]
     intact = sum(file not in found.bad for files in parts.train.values() for file in files)
     if intact < batch_size:  # the sampler will raise an error
         changes.append(f"sampler.batch_size={intact}")

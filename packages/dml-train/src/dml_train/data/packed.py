@@ -46,7 +46,10 @@ class PackedImages:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            with (folder / "index.npz").open("rb") as file, np.load(file, allow_pickle=False) as index:
+            with (
+                (folder / "index.npz").open("rb") as file,
+                np.load(file, allow_pickle=False) as index,
+            ):
                 self._begin, self._height, self._width, self._checksum = (
                     index[name] for name in ("begin", "height", "width", "checksum")
                 )
@@ -148,7 +151,9 @@ def _write(files: Sequence[Item], preparation: Preparation, folder: Path) -> Non
     begin, shapes, checksums = [0], [], []
     bad: dict[int, str] = {}
     with (folder / "pixels").open("wb") as pixels, (folder / "index.npz").open("wb") as index:
-        for position, (_, image) in enumerate(read_all(files, preparation.load_resized, "decode images")):
+        for position, (_, image) in enumerate(
+            read_all(files, preparation.load_resized, "decode images")
+        ):
             if isinstance(image, DmlError):
                 bad[position] = str(image)
                 image = torch.empty(3, 0, 0, dtype=torch.uint8)
@@ -159,7 +164,11 @@ def _write(files: Sequence[Item], preparation: Preparation, folder: Path) -> Non
             checksums.append(zlib.crc32(content.data))
         height, width = np.array(shapes, dtype=np.int32).reshape(-1, 2).T
         np.savez(
-            index, begin=np.array(begin), height=height, width=width, checksum=np.array(checksums, np.uint32)
+            index,
+            begin=np.array(begin),
+            height=height,
+            width=width,
+            checksum=np.array(checksums, np.uint32),
         )
         for file in (pixels, index):
             file.flush()

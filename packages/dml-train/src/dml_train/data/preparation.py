@@ -57,7 +57,9 @@ class ImageSplit:
         """Return the number of images, N."""
         return len(self._images)
 
-    def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
+    def load(
+        self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None
+    ) -> Tensor:
         """Load images, float32, never augmented; raise a `DmlError` if an image can't be decoded."""
         return self._prepare([self._images[index] for index in indices])
 
@@ -82,7 +84,9 @@ class Preparation:
 
     # Length of the shorter side in pixels, or of both sides if `square`; or height and width, as in [256, 128].
     resize: Size = 256
-    square: bool = False  # whether to resize to a square, as the papers do, or to keep the proportions
+    square: bool = (
+        False  # whether to resize to a square, as the papers do, or to keep the proportions
+    )
     crop: Size = 224  # side of the network's input in pixels, or height and width
     # "random": a crop of this size at a random position; "resized": a part with random area and aspect ratio (3/4 to
     # 4/3), resized to this size; "center": the centre.
@@ -90,7 +94,9 @@ class Preparation:
     # For "resized", the smallest share of the resized image's area, above 0 and at most 1.
     min_area: float = 0.16
     flip: float = 0.5  # probability of mirroring a training image, 0 to 1
-    normalize: Literal["imagenet", "half", "clip", "caffe", "none"] = "imagenet"  # see `NORMALISATIONS`
+    normalize: Literal["imagenet", "half", "clip", "caffe", "none"] = (
+        "imagenet"  # see `NORMALISATIONS`
+    )
     # Interpolation for all resizing; most of timm's weights expect bicubic.
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     max_pixels: int = MAX_PIXELS  # a larger image is an error, raised before the image takes memory
@@ -103,7 +109,9 @@ class Preparation:
             if not isinstance(size, int) and len(size) != 2:
                 raise ValueError(f"{name} is {size}; expected a number, or height and width")
         if not isinstance(self.resize, int) and self.square:
-            raise ValueError(f"resize is {self.resize}, and square is true; expected one of the two")
+            raise ValueError(
+                f"resize is {self.resize}, and square is true; expected one of the two"
+            )
         (height, width), (p, q) = map(both_sides, (self.resize, self.crop))
         if not (1 <= p <= height and 1 <= q <= width):
             raise ValueError(
@@ -117,7 +125,9 @@ class Preparation:
         if self.max_pixels < 1:
             raise ValueError(f"max_pixels is {self.max_pixels}; expected at least 1")
         if self.augment:
-            object.__setattr__(self, "_augmentation", Augmentation(self.augment, both_sides(self.crop)))
+            object.__setattr__(
+                self, "_augmentation", Augmentation(self.augment, both_sides(self.crop))
+            )
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -176,8 +186,12 @@ class Preparation:
         """Return a resized image as `make_batch` augments it with this seed, for display, (P, Q, 3) uint8."""
         channels, scale, offset = NORMALISATIONS[self.normalize]
         input_3PQ = self.make_batch([image_3HW], np.array([seed], dtype=np.uint64))[0]
-        pixels_3PQ = (input_3PQ - torch.tensor(offset)[:, None, None]) / torch.tensor(scale)[:, None, None]
-        pixels_PQ3 = pixels_3PQ[list(channels)].permute(1, 2, 0)  # the order of channels is its own inverse
+        pixels_3PQ = (input_3PQ - torch.tensor(offset)[:, None, None]) / torch.tensor(scale)[
+            :, None, None
+        ]
+        pixels_PQ3 = pixels_3PQ[list(channels)].permute(
+            1, 2, 0
+        )  # the order of channels is its own inverse
         return pixels_PQ3.round().clamp(0, 255).to(torch.uint8).numpy()
 
     def make_batch(
@@ -194,12 +208,19 @@ class Preparation:
             crops = [self._crop_center(image) for image in resized_images]
         else:
             draws_BU = draw_uniforms(seeds_B, 2 * _TRIES + 3)
-            crops = [self._crop_at_random(image, draws) for image, draws in zip(resized_images, draws_BU)]
+            crops = [
+                self._crop_at_random(image, draws) for image, draws in zip(resized_images, draws_BU)
+            ]
             if self._augmentation is not None:
-                crops = [self._augmentation.change_bytes(crop, s) for crop, s in zip(crops, seeds_B.tolist())]
+                crops = [
+                    self._augmentation.change_bytes(crop, s)
+                    for crop, s in zip(crops, seeds_B.tolist())
+                ]
         batch_B3PQ = torch.empty(len(crops), *self.input_shape)
         for row, crop in enumerate(crops):
-            batch_B3PQ[row] = crop if self.normalize != "caffe" else crop[list(normalisation.channels)]
+            batch_B3PQ[row] = (
+                crop if self.normalize != "caffe" else crop[list(normalisation.channels)]
+            )
         batch_B3PQ *= torch.tensor(normalisation.scale)[:, None, None]
         batch_B3PQ += torch.tensor(normalisation.offset)[:, None, None]
         if seeds_B is not None and self._augmentation is not None:
@@ -221,7 +242,9 @@ class Preparation:
             height, width = image_3HW.shape[1:]
             h, w = both_sides(self.crop)
             if self.train_crop == "resized":
-                h, w = choose_crop_size(height, width, self.min_area, np.array(tries).reshape(_TRIES, 2))
+                h, w = choose_crop_size(
+                    height, width, self.min_area, np.array(tries).reshape(_TRIES, 2)
+                )
             # All offsets are equally likely.
             top, left = int(down * (height - h + 1)), int(across * (width - w + 1))
             crop = image_3HW[:, top : top + h, left : left + w]
@@ -232,7 +255,9 @@ class Preparation:
     def _resize(self, image_3HW: Tensor, height: int, width: int) -> Tensor:
         """Resize bytes with torch's integer weights, for identical bits on all processors."""
         # Note that torchvision's resize should not be used: it may compute in float32, which rounds differently.
-        return F.interpolate(image_3HW[None], (height, width), mode=self.interpolation, antialias=True)[0]
+        return F.interpolate(
+            image_3HW[None], (height, width), mode=self.interpolation, antialias=True
+        )[0]
 
 
 def choose_crop_size(

@@ -47,7 +47,9 @@ class Normalisation(NamedTuple):
 def _from_mean(mean: Sequence[float], deviation: Sequence[float]) -> Normalisation:
     scale = [1.0 / (255.0 * d) for d in deviation]
     offset = [-m / d for m, d in zip(mean, deviation)]
-    return Normalisation((0, 1, 2), (scale[0], scale[1], scale[2]), (offset[0], offset[1], offset[2]))
+    return Normalisation(
+        (0, 1, 2), (scale[0], scale[1], scale[2]), (offset[0], offset[1], offset[2])
+    )
 
 
 # Values of the option ``normalize``.
@@ -85,14 +87,22 @@ def prepare(files: Sequence[Source], steps: Mapping[str, Any]) -> npt.NDArray[np
 
 
 def prepare_photograph(
-    file: Source, resize: Size, square: bool, crop: Size, interpolation: str, normalize: str, max_pixels: int
+    file: Source,
+    resize: Size,
+    square: bool,
+    crop: Size,
+    interpolation: str,
+    normalize: str,
+    max_pixels: int,
 ) -> npt.NDArray[np.float32]:
     """Decode, resize, crop the centre and normalise, (3, P, Q) float32, with the data set's options."""
     image = decode(file, REDUCED_SIDE * max(both_sides(resize)), max_pixels)
     height, width = choose_size(image.height, image.width, resize, square)
     pixels_PQ3 = resize_center(np.asarray(image), height, width, crop, interpolation)
     channels, scale, offset = NORMALISATIONS[normalize]
-    scale_311, offset_311 = (np.array(values, dtype=np.float32)[:, None, None] for values in (scale, offset))
+    scale_311, offset_311 = (
+        np.array(values, dtype=np.float32)[:, None, None] for values in (scale, offset)
+    )
     return pixels_PQ3.transpose(2, 0, 1)[list(channels)] * scale_311 + offset_311
 
 
@@ -124,7 +134,9 @@ def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXE
         if min_side is not None:
             stored.draft(None, (min_side, min_side))  # formats other than JPEG ignore it
         if (pixels := stored.width * stored.height) > max_pixels:
-            raise Image.DecompressionBombError(f"{pixels:,} pixels exceed max_pixels = {max_pixels:,}")
+            raise Image.DecompressionBombError(
+                f"{pixels:,} pixels exceed max_pixels = {max_pixels:,}"
+            )
         stored.load()
         image = ImageOps.exif_transpose(stored)
     if image.mode.startswith(("I", "F")):  # Pillow would clip these to 255

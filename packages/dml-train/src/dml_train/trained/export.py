@@ -56,7 +56,9 @@ class Exporter(NamedTuple):
     read: Callable[[Path], Compute]
 
 
-def export(model: TrainedModel, format: Format, out: Path | str, registry: Registry | None = None) -> float:
+def export(
+    model: TrainedModel, format: Format, out: Path | str, registry: Registry | None = None
+) -> float:
     """Export the network, (B, C, H, W) float32 to (B, D) float32 for any B, and describe it in ``OUT.json``.
 
     For ``"hub"``, only write a folder for the Hugging Face Hub (`write_hub_folder`), and open it again as a check; for
@@ -87,7 +89,9 @@ def export(model: TrainedModel, format: Format, out: Path | str, registry: Regis
     if format == "sentence-transformers":
         return _export_sentence_transformer(model, out)
     if format not in EXPORTERS:
-        raise DmlError(f"unknown export format {format!r}; expected one of: {', '.join(get_args(Format))}")
+        raise DmlError(
+            f"unknown export format {format!r}; expected one of: {', '.join(get_args(Format))}"
+        )
     exporter = EXPORTERS[format]
     with extra("onnx", f"export to {format}"):
         for name in exporter.packages:
@@ -106,14 +110,18 @@ def export(model: TrainedModel, format: Format, out: Path | str, registry: Regis
                 exporter.write(network, model.input_shape, partial)
             except OSError:
                 raise
-            except Exception as error:  # exporters may raise any exception when the network can not be traced
+            except (
+                Exception
+            ) as error:  # exporters may raise any exception when the network can not be traced
                 reason = f"{type(error).__name__}: {error}"
                 raise DmlError(f"the network can't be exported to {format}: {reason}") from error
             difference, angle = _compare(model, network, exporter.read(partial))
             if program is not None:
                 write_atomically(program, lambda file: file.write(_PROGRAM.read_bytes()))
             differences = {"largest_difference": difference, "largest_cosine_difference": angle}
-            write_json(out.with_name(f"{out.name}.json"), _describe(model, format, program) | differences)
+            write_json(
+                out.with_name(f"{out.name}.json"), _describe(model, format, program) | differences
+            )
             partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
@@ -153,7 +161,9 @@ def _read_onnx(path: Path) -> Compute:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
-    return lambda images: np.asarray(session.run([OUTPUT], {INPUT: images.numpy()})[0], dtype=np.float32)
+    return lambda images: np.asarray(
+        session.run([OUTPUT], {INPUT: images.numpy()})[0], dtype=np.float32
+    )
 
 
 EXPORTERS: dict[Format, Exporter] = {
@@ -216,7 +226,9 @@ def _describe(model: TrainedModel, format: Format, program: Path | None) -> dict
 
 
 @torch.no_grad()
-def _compare(model: TrainedModel, network: EmbeddingModel, exported: Compute) -> tuple[float, float]:
+def _compare(
+    model: TrainedModel, network: EmbeddingModel, exported: Compute
+) -> tuple[float, float]:
     """Embed photographs with the network, the exported network and the run, and compare.
 
     Return the largest differences of the exported network: from the network in float32, relative to the largest entry;
@@ -257,7 +269,9 @@ def _embed_photographs(model: TrainedModel) -> tuple[Tensor, Tensor, npt.NDArray
         max_pixels = steps.get("options", {}).get("max_pixels", prepare.MAX_PIXELS)
         files = _draw_photographs(Path(folder), max_pixels)
         loaded = model.reader.of_images(files).load(np.arange(len(files)))
-        prepared = torch.from_numpy(prepare.prepare(files, steps)) if _prepares_files(model) else loaded
+        prepared = (
+            torch.from_numpy(prepare.prepare(files, steps)) if _prepares_files(model) else loaded
+        )
         return prepared, loaded, model.embed_images(files)
 
 

@@ -121,7 +121,9 @@ def _form(network: Any, images: Tensor) -> _Form:
     return "map" if features.shape[1] == network.num_features else "map, channels last"
 
 
-def _features(network: Any, images: Tensor, places: Sequence[int], form: _Form) -> tuple[Tensor, ...]:
+def _features(
+    network: Any, images: Tensor, places: Sequence[int], form: _Form
+) -> tuple[Tensor, ...]:
     """Compute the maps of `places`, (B, F, h, w); if not given, the last features, (B, F, h, w) or (B, F)."""
     if places:
         rising = sorted(places)  # timm's order
@@ -154,7 +156,9 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
         ) from error
     except (OSError, RuntimeError, ValueError) as error:
         if of_hub:
-            raise DmlError(f"could not load {model} from the Hub or from the cache: {error}") from error
+            raise DmlError(
+                f"could not load {model} from the Hub or from the cache: {error}"
+            ) from error
         if weights != "DEFAULT" or isinstance(error, ValueError):
             raise
         raise DmlError(
@@ -169,7 +173,9 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
         # The file contains the same tensors in the same order with different names, and the classifier last.
         state = dict(zip(network.state_dict(), read_state(weights, "a file").values()))
     else:
-        state = _convert(network, read_state(weights, f"a file, 'DEFAULT' or {LITE0!r}"), classifiers)
+        state = _convert(
+            network, read_state(weights, f"a file, 'DEFAULT' or {LITE0!r}"), classifiers
+        )
     for name in _names(network.default_cfg.get("first_conv")):
         kernel = state.get(f"{name}.weight")
         if kernel is not None and kernel.shape[1] == 3 != options["in_chans"]:
@@ -195,7 +201,9 @@ def find_lite0() -> Path:
         return Path(spec.origin).parent / "models/efficientnet-lite0-57934424.pth"
 
 
-def _convert(network: nn.Module, state: dict[str, Tensor], unused: tuple[str, ...]) -> dict[str, Tensor]:
+def _convert(
+    network: nn.Module, state: dict[str, Tensor], unused: tuple[str, ...]
+) -> dict[str, Tensor]:
     """Convert a state dict with different names or a different image size, as timm does for downloads.
 
     Names that begin with `unused`, such as the classifier's, aren't needed.
@@ -242,7 +250,11 @@ def add_lora(
     for target in targets:
         if not any(f".{name}".endswith(f".{target}") for name, _ in network.named_modules()):
             linear = sorted(
-                {".".join(n.split(".")[-2:]) for n, m in network.named_modules() if isinstance(m, nn.Linear)}
+                {
+                    ".".join(n.split(".")[-2:])
+                    for n, m in network.named_modules()
+                    if isinstance(m, nn.Linear)
+                }
             )
             raise InvalidOption(
                 f"backbone.lora_targets names {target!r}, which doesn't match the end of any layer's name; "

@@ -62,7 +62,10 @@ class TorchvisionModel(nn.Module):
         pretrained: bool = True,
     ) -> None:
         from torchvision import models
-        from torchvision.models.feature_extraction import create_feature_extractor, get_graph_node_names
+        from torchvision.models.feature_extraction import (
+            create_feature_extractor,
+            get_graph_node_names,
+        )
 
         super().__init__()
         network = _build(model, weights, pretrained)
@@ -76,18 +79,24 @@ class TorchvisionModel(nn.Module):
         # The nodes up to the pooling or classifier, in the order of computation.
         nodes = [name for name in names if name.partition(".")[0] not in (*_UNUSED, "avgpool")]
         # A module's name refers to the last node in the module.
-        modules = {node.rsplit(".", depth)[0] for node in nodes for depth in range(1, node.count(".") + 1)}
+        modules = {
+            node.rsplit(".", depth)[0] for node in nodes for depth in range(1, node.count(".") + 1)
+        }
         check_levels(levels, [*nodes, *sorted(modules - {*nodes})], model)
         if not levels and isinstance(network, models.VisionTransformer):
             levels = ["encoder.ln"]
         shapes = _shapes(network, list(levels) or nodes, in_channels)
         if not levels:  # the last maps
-            levels = [node for node, shape in shapes.items() if len(shape) == 4 and shape[-1] > 1][-1:]
+            levels = [node for node, shape in shapes.items() if len(shape) == 4 and shape[-1] > 1][
+                -1:
+            ]
         self._levels = tuple(levels)
         self._forms = [_form(level, shapes.get(level)) for level in levels]
         self.trunk: nn.Module = create_feature_extractor(network, list(levels))
         forms = zip(levels, self._forms, strict=True)
-        self.num_features = one_or_all([shapes[level][1 if form == "map" else -1] for level, form in forms])
+        self.num_features = one_or_all(
+            [shapes[level][1 if form == "map" else -1] for level, form in forms]
+        )
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Map (B, in_channels, H, W) to (B, num_features[, h, w]), or to a tuple for multiple levels."""
@@ -122,7 +131,11 @@ def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
             ) from error
         return downloaded
     # GoogLeNet and Inception include auxiliary classifiers, which aren't needed.
-    options = {"aux_logits": False, "init_weights": True} if model in ("googlenet", "inception_v3") else {}
+    options = (
+        {"aux_logits": False, "init_weights": True}
+        if model in ("googlenet", "inception_v3")
+        else {}
+    )
     network: nn.Module = models.get_model(model, weights=None, **options)
     if weights in names:
         if isinstance(network, models.Inception3 | models.GoogLeNet):
@@ -130,7 +143,9 @@ def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
     elif weights is not None and pretrained:
         expected = f"a file, or one of torchvision's names{nearest(weights, names)} names: {', '.join(names)}"
         state = read_state(weights, expected)
-        load_state(network, state, weights, "the state dict of the same model of torchvision", _classifies)
+        load_state(
+            network, state, weights, "the state dict of the same model of torchvision", _classifies
+        )
     return network
 
 
@@ -149,14 +164,18 @@ def _classifies(name: str) -> bool:
     return name.partition(".")[0] in _UNUSED
 
 
-def _shapes(network: nn.Module, nodes: Sequence[str], in_channels: int) -> dict[str, tuple[int, ...]]:
+def _shapes(
+    network: nn.Module, nodes: Sequence[str], in_channels: int
+) -> dict[str, tuple[int, ...]]:
     """Find the shapes of the nodes' outputs for an image; values aren't computed."""
     from torchvision.models.feature_extraction import create_feature_extractor
 
     traced = create_feature_extractor(copy.deepcopy(network).to("meta").eval(), list(nodes))
     with torch.no_grad():
         outputs = traced(torch.zeros(1, in_channels, _TRACED_SIZE, _TRACED_SIZE, device="meta"))
-    return {node: tuple(output.shape) for node, output in outputs.items() if isinstance(output, Tensor)}
+    return {
+        node: tuple(output.shape) for node, output in outputs.items() if isinstance(output, Tensor)
+    }
 
 
 def _form(level: str, shape: tuple[int, ...] | None) -> _Form:

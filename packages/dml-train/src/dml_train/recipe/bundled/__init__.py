@@ -23,13 +23,17 @@ PAPERS = {
     "rll": "Ranked List Loss for Deep Metric Learning",
     "vit": "Vision transformers: OML, VPTSP-G and Unicom",
 }
-PRETRAINED = "pretrained"  # the folder of recipes that fine-tune learned features and don't follow a paper
+PRETRAINED = (
+    "pretrained"  # the folder of recipes that fine-tune learned features and don't follow a paper
+)
 _FOLDER = files(__name__)
 
 
 def bundled_recipes() -> list[str]:
     """List the names of the bundled recipes, such as ``memvir/arc-face-cub``, except incomplete parents."""
-    return sorted(name for name in _names(_FOLDER, "") if not name.rpartition("/")[2].startswith("_"))
+    return sorted(
+        name for name in _names(_FOLDER, "") if not name.rpartition("/")[2].startswith("_")
+    )
 
 
 def _names(folder: Traversable, prefix: str) -> Iterator[str]:
@@ -53,7 +57,9 @@ def bundled_text(name: str) -> str:
 
 def leading_comment(text: str) -> str:
     """Return the comment lines that begin a recipe; empty if there are none."""
-    return "".join(itertools.takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True)))
+    return "".join(
+        itertools.takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True))
+    )
 
 
 def summary(text: str) -> str:
