@@ -46,7 +46,8 @@ def machine() -> list[str]:
     return [
         f"- GPU: {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}",
         f"- CPU: {platform.processor() or platform.machine()}, {platform.system()} {platform.release()}",
-        f"- Python {platform.python_version()}; " + ", ".join(f"{name} {version(name)}" for name in PACKAGES),
+        f"- Python {platform.python_version()}; "
+        + ", ".join(f"{name} {version(name)}" for name in PACKAGES),
     ]
 
 
@@ -56,7 +57,11 @@ def run(command: list[str]) -> tuple[int, float, str]:
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
-    return done.returncode, time.perf_counter() - begun, "\n".join(done.stdout.splitlines()[-LINES_KEPT:])
+    return (
+        done.returncode,
+        time.perf_counter() - begun,
+        "\n".join(done.stdout.splitlines()[-LINES_KEPT:]),
+    )
 
 
 def main() -> int:

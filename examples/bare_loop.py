@@ -19,7 +19,9 @@ centres = torch.randn(2 * CLASSES, 8)
 seen_through = torch.randn(8, 64)
 labels = torch.arange(2 * CLASSES).repeat_interleave(A_CLASS)
 points = torch.tanh((centres[labels] + 0.3 * torch.randn(len(labels), 8)) @ seen_through)
-points = torch.cat((points, 3 * torch.randn(len(labels), 64)), dim=1)  # half of the dimensions are noise
+points = torch.cat(
+    (points, 3 * torch.randn(len(labels), 64)), dim=1
+)  # half of the dimensions are noise
 train, test = labels < CLASSES, labels >= CLASSES
 
 
@@ -31,7 +33,9 @@ def recall_at_1(network: torch.nn.Module) -> float:
 
 network = torch.nn.Sequential(torch.nn.Linear(128, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
 loss = CrossBatchMemory(InstanceCrossEntropy(scale=16.0), capacity=512, warmup_steps=50)
-optimizer = torch.optim.AdamW([*network.parameters(), *loss.parameters()], lr=3e-3, weight_decay=1e-2)
+optimizer = torch.optim.AdamW(
+    [*network.parameters(), *loss.parameters()], lr=3e-3, weight_decay=1e-2
+)
 
 print(f"untrained: Recall@1 {recall_at_1(network):.3f} on unseen classes")
 for _ in range(200):

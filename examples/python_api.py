@@ -22,7 +22,11 @@ print(f"Recall@1 {run.read_evaluation()['recall@1']:.3f}")
 print(f"loss after the last step {run.read_metrics()[-2]['loss']:.3f}")
 
 # Evaluate the run with different options.
-print(dml_train.evaluate_run(run.path, options={"metrics": ["recall@1", "recall@5"], "ties": "expected"}))
+print(
+    dml_train.evaluate_run(
+        run.path, options={"metrics": ["recall@1", "recall@5"], "ties": "expected"}
+    )
+)
 
 # Open the trained network, and embed prepared inputs, images in memory, image files, and a folder.
 model = dml_train.open_model(run.path)

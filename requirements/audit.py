@@ -46,7 +46,17 @@ def audit_packages(requirements: Path) -> Findings:
     uv = shutil.which("uv", path=str(ROOT / ".venv/bin")) or shutil.which("uv")
     if uv is None:
         raise NotAudited("uv, which runs pip-audit, isn't installed: run make setup")
-    command = [uv, "tool", "run", "--quiet", "--from", PIP_AUDIT, "pip-audit", "--disable-pip", "--no-deps"]
+    command = [
+        uv,
+        "tool",
+        "run",
+        "--quiet",
+        "--from",
+        PIP_AUDIT,
+        "pip-audit",
+        "--disable-pip",
+        "--no-deps",
+    ]
     audited: list[dict[str, Any]] = []
     pins = read_pins(requirements)
     # Without markers, or pins for other systems would be skipped; and one version of a package at a time.
@@ -64,7 +74,9 @@ def audit_packages(requirements: Path) -> Findings:
 
 def read_pins(requirements: Path) -> list[tuple[str, str]]:
     """List the names and versions of a file of pinned packages."""
-    return re.findall(r"^([\w.-]+)==([^\s;]+)", requirements.read_text(encoding="utf-8"), re.MULTILINE)
+    return re.findall(
+        r"^([\w.-]+)==([^\s;]+)", requirements.read_text(encoding="utf-8"), re.MULTILINE
+    )
 
 
 def audit_crates(lock: Path) -> Findings:
@@ -73,7 +85,9 @@ def audit_crates(lock: Path) -> Findings:
         raise NotAudited("cargo-audit isn't installed: run cargo install cargo-audit --locked")
     report = _read_json(["cargo-audit", "audit", "--json", "--file", str(lock)], "cargo-audit")
     found = report["vulnerabilities"]["list"]
-    names = [f"{f['package']['name']} {f['package']['version']}: {f['advisory']['id']}" for f in found]
+    names = [
+        f"{f['package']['name']} {f['package']['version']}: {f['advisory']['id']}" for f in found
+    ]
     return Findings(report["lockfile"]["dependency-count"], names)
 
 
@@ -97,11 +111,15 @@ def audit(file: Path, count: int, canary: str, by: Callable[[Path], Findings]) -
         known = Path(folder) / file.name
         known.write_text(canary, encoding="utf-8")
         if not by(known).vulnerable:
-            raise NotAudited(f"its data has no vulnerability for {' '.join(canary.split())}, which has one")
+            raise NotAudited(
+                f"its data has no vulnerability for {' '.join(canary.split())}, which has one"
+            )
     found = by(file)
     if found.audited < count and not found.vulnerable:
         raise NotAudited(f"only {found.audited} of {count} pins were audited")
-    print(f"{file.relative_to(ROOT)}: {found.audited} pins audited, {len(found.vulnerable)} vulnerabilities")
+    print(
+        f"{file.relative_to(ROOT)}: {found.audited} pins audited, {len(found.vulnerable)} vulnerabilities"
+    )
     return [*found.vulnerable]
 
 
@@ -111,7 +129,12 @@ def main() -> int:
     python = [ROOT / "requirements" / name for name in ("dev.txt", "uv.txt")]
     audits = [
         *((file, len(read_pins(file)), VULNERABLE_PACKAGE, audit_packages) for file in python),
-        (lock, lock.read_text(encoding="utf-8").count("\nsource = "), VULNERABLE_CRATE, audit_crates),
+        (
+            lock,
+            lock.read_text(encoding="utf-8").count("\nsource = "),
+            VULNERABLE_CRATE,
+            audit_crates,
+        ),
     ]
     for file, count, canary, by in audits:
         try:

@@ -37,7 +37,9 @@ def draw_view(scene: int, view: int) -> Image.Image:
     """Draw a photograph of 4000 × 3000 pixels: the scene's discs, which the view moves and lights."""
     of_scene, of_view = np.random.default_rng(scene), np.random.default_rng([scene, view])
     width, height = 4000, 3000
-    radii = (0.004**-2 - of_scene.random(DISCS) * (0.004**-2 - 0.25**-2)) ** -0.5  # density ~ radius ** -3
+    radii = (
+        0.004**-2 - of_scene.random(DISCS) * (0.004**-2 - 0.25**-2)
+    ) ** -0.5  # density ~ radius ** -3
     centres = of_scene.uniform(-0.1, 1.1, (DISCS, 2)) * (1.0, 0.75)
     colours = of_scene.integers(0, 256, (12, 3))[of_scene.integers(0, 12, DISCS)]
     zoom, light = of_view.uniform(0.9, 1.15), of_view.uniform(0.8, 1.2)
@@ -49,7 +51,9 @@ def draw_view(scene: int, view: int) -> Image.Image:
     pixels = np.asarray(image, dtype=np.float32) * np.float32(light)
     for cells in (40, 160, 1000):
         texture = Image.fromarray(of_scene.integers(0, 256, (cells, cells), dtype=np.uint8))
-        shade = np.asarray(texture.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float32)
+        shade = np.asarray(
+            texture.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float32
+        )
         pixels += 0.12 * (shade - 128.0)[..., None]
     pixels += of_view.normal(0.0, 4.0, (height, width, 1)).astype(np.float32)
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))

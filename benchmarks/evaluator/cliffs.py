@@ -30,10 +30,21 @@ CODES: Any = {"similarity": "hamming"}
 Rows = tuple[np.ndarray, np.ndarray]
 # A row's name, the number of pairs, our call, and a peer's name and call.
 Row = tuple[str, float, Callable[[], Any], str, Callable[[], Any] | None]
-KINDS = ("isotropic", "noisy", "clustered", "tight", "few values", "one cluster", "subspace", "duplicates")
+KINDS = (
+    "isotropic",
+    "noisy",
+    "clustered",
+    "tight",
+    "few values",
+    "one cluster",
+    "subspace",
+    "duplicates",
+)
 
 
-def classes_of(n: int, classes: int, spread: float, noise: float, dim: int = 128, seed: int = SEED) -> Rows:
+def classes_of(
+    n: int, classes: int, spread: float, noise: float, dim: int = 128, seed: int = SEED
+) -> Rows:
     """Draw rows around the centres of classes; the labels cycle through the classes."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n) % classes
@@ -91,12 +102,24 @@ def retrieval_rows() -> Iterator[Row]:
         )  # fmt: skip
     for classes in (2, 10, 20, 100):
         x, y = classes_of(n, classes, 0.3, 1.0)
-        yield f"default metrics, {classes} classes", n * n, lambda x=x, y=y: ours.evaluate(x, y), "", None
+        yield (
+            f"default metrics, {classes} classes",
+            n * n,
+            lambda x=x, y=y: ours.evaluate(x, y),
+            "",
+            None,
+        )
     for dim, similarity in ((128, "cosine"), (512, "cosine"), (512, "euclidean")):
         for noise in (0.2, 0.5, 1.0):
             x, y = classes_of(n, 100, 1.0, noise, dim)
             name = f"default metrics, 100 classes x {dim}, {similarity}, noise {noise}"
-            yield name, n * n, lambda x=x, y=y, s=similarity: ours.evaluate(x, y, similarity=s), "", None
+            yield (
+                name,
+                n * n,
+                lambda x=x, y=y, s=similarity: ours.evaluate(x, y, similarity=s),
+                "",
+                None,
+            )
 
 
 def code_rows() -> Iterator[Row]:
@@ -111,7 +134,13 @@ def code_rows() -> Iterator[Row]:
 
     for ties in ("index", "expected"):
         name = f"64-bit codes, 10,000 x 50,000, 10 classes, AP, ties {ties}"
-        yield name, 5e8, lambda t=ties: ours.evaluate(*few, ties=t, **CODES, **AP), "knn", neighbours
+        yield (
+            name,
+            5e8,
+            lambda t=ties: ours.evaluate(*few, ties=t, **CODES, **AP),
+            "knn",
+            neighbours,
+        )
     yield "the same, default metrics", 5e8, lambda: ours.evaluate(*few, **CODES), "", None
     many = of(133_000, 5_000, 100)
     name = "64-bit codes, 5,000 x 128,000, 100 classes, AP"
@@ -131,8 +160,20 @@ def other_rows() -> Iterator[Row]:
     hundred = classes_of(n, 100, 0.0, 1.0)[1]
     for below in ("hardest", "easiest"):
         name = f"hard_negatives, k = 10, below {below}, isotropic"
-        yield name, n * n, lambda b=below: ours.hard_negatives(isotropic, hundred, 10, below=b), "", None
-    yield "hard_negatives, k = 10, 2 classes", n * n, lambda: ours.hard_negatives(two, labels, 10), "", None
+        yield (
+            name,
+            n * n,
+            lambda b=below: ours.hard_negatives(isotropic, hundred, 10, below=b),
+            "",
+            None,
+        )
+    yield (
+        "hard_negatives, k = 10, 2 classes",
+        n * n,
+        lambda: ours.hard_negatives(two, labels, 10),
+        "",
+        None,
+    )
     tight, _ = rows_of("one cluster", n, 2)
     for name, x in (("isotropic", isotropic), ("one tight cluster", tight)):
         yield f"verify, {name}", n * n / 2, lambda x=x: ours.verify(x, hundred), "", None
@@ -163,7 +204,9 @@ def other_rows() -> Iterator[Row]:
     def by_sklearn() -> Any:
         from sklearn.cluster import KMeans
 
-        return KMeans(100, init="k-means++", n_init=1, max_iter=20, tol=0, random_state=SEED).fit(noisy)
+        return KMeans(100, init="k-means++", n_init=1, max_iter=20, tol=0, random_state=SEED).fit(
+            noisy
+        )
 
     noisy, _ = classes_of(n, 100, 0.3, 1.0)
     yield (
@@ -207,7 +250,9 @@ def calls(kind: str, n: int) -> Iterator[tuple[str, list[tuple[str, float]]]]:
         "AP": lambda x, y: ours.evaluate(x, y, threads=1, **AP),
         "hard_negatives": lambda x, y: ours.hard_negatives(x, y, 10, below="hardest", threads=1),
         "verify": lambda x, y: ours.verify(x, y, metrics="tar@far=1e-3", threads=1),
-        "codes, default metrics": lambda x, y: ours.evaluate(ours.binarize(x), y, threads=1, **CODES),
+        "codes, default metrics": lambda x, y: ours.evaluate(
+            ours.binarize(x), y, threads=1, **CODES
+        ),
         "codes, AP": lambda x, y: ours.evaluate(ours.binarize(x), y, threads=1, **CODES, **AP),
     }
     for name, function in functions.items():
@@ -261,8 +306,12 @@ def curve(n: int, out: str) -> None:
             print(f"{number} matches, {name}: {lines[name][-1]:.1f} ns a pair", flush=True)
     figure, axes = pyplot.subplots(figsize=(7, 4))
     for name, values in lines.items():
-        axes.plot(matches, values, marker="o", label=name, linestyle="--" if name == "torch" else "-")
-    axes.set(xscale="log", yscale="log", xlabel="matches of a query", ylabel="ns a pair, one thread")
+        axes.plot(
+            matches, values, marker="o", label=name, linestyle="--" if name == "torch" else "-"
+        )
+    axes.set(
+        xscale="log", yscale="log", xlabel="matches of a query", ylabel="ns a pair, one thread"
+    )
     axes.set_title(f"All average precision, {n:,} items")
     axes.legend()
     figure.savefig(out, bbox_inches="tight", metadata={"Software": None})
@@ -273,7 +322,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("rows", "scan", "curve"))
-    parser.add_argument("--only", nargs="*", default=[], help="only rows whose name has one of these texts")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="only rows whose name has one of these texts"
+    )
     parser.add_argument("--peers", action="store_true", help="time the peers, too")
     parser.add_argument("--kernel", help="a kernel to use instead of the fastest")
     parser.add_argument("--items", type=int, default=10_000)

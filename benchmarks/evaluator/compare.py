@@ -68,14 +68,24 @@ def self_retrieval_pml(n: int) -> Pair:
     def by_pml() -> object:
         return calculator.get_accuracy(torch.from_numpy(x), torch.from_numpy(labels))
 
-    return "self-retrieval, float32 x 512, hard", evaluation(x, labels), "PML k=max_bin_count", by_pml
+    return (
+        "self-retrieval, float32 x 512, hard",
+        evaluation(x, labels),
+        "PML k=max_bin_count",
+        by_pml,
+    )
 
 
 def separate_gallery(n: int) -> Pair:
     x, labels = stanford_like("hard", n)
     queries = x[: n // 4].copy()
     ours = evaluation(queries, labels[: n // 4], x, labels)
-    return "separate gallery, a quarter as queries", ours, "faiss search k=1001", search(x, queries, 1001)
+    return (
+        "separate gallery, a quarter as queries",
+        ours,
+        "faiss search k=1001",
+        search(x, queries, 1001),
+    )
 
 
 def codes(n: int, k: int) -> Pair:
@@ -108,7 +118,12 @@ def nearest(n: int) -> Pair:
     x, _ = stanford_like("easy", n)
     queries = x[: n // 8].copy()
     name = "knn k=100, an eighth as queries"
-    return name, lambda: dml_eval_rs.knn(queries, x, 100), "faiss search k=100", search(x, queries, 100)
+    return (
+        name,
+        lambda: dml_eval_rs.knn(queries, x, 100),
+        "faiss search k=100",
+        search(x, queries, 100),
+    )
 
 
 def beside_faiss(name: str, x: np.ndarray, labels: np.ndarray, peer: str = "flat") -> Pair:
@@ -127,7 +142,12 @@ def trained_knn(run: Path | None) -> Pair:
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     queries, unit_queries = x[:5000].copy(), unit[:5000].copy()
     name = f"trained, knn k=10, 5,000 of {len(x):,} x {x.shape[1]}"
-    return name, lambda: dml_eval_rs.knn(queries, x, 10), "faiss flat k=10", search(unit, unit_queries, 10)
+    return (
+        name,
+        lambda: dml_eval_rs.knn(queries, x, 10),
+        "faiss flat k=10",
+        search(unit, unit_queries, 10),
+    )
 
 
 def embeddings_of(run: Path | None) -> tuple[np.ndarray, np.ndarray]:
@@ -195,8 +215,12 @@ def machine() -> str:
 
 def blas_of_faiss() -> str:
     """Name the CPU that faiss's OpenBLAS selects kernels for."""
-    libraries = (library for library in threadpoolctl.threadpool_info() if "faiss" in library["filepath"])
-    return next((found["architecture"] for found in libraries if "architecture" in found), "an unknown CPU")
+    libraries = (
+        library for library in threadpoolctl.threadpool_info() if "faiss" in library["filepath"]
+    )
+    return next(
+        (found["architecture"] for found in libraries if "architecture" in found), "an unknown CPU"
+    )
 
 
 def main() -> None:
@@ -204,7 +228,9 @@ def main() -> None:
     parser.add_argument("--work", nargs="+", choices=WORKS, default=ISOTROPIC)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--items", type=int, default=60_502)
-    one_thread = "measure the processor time of one thread; use this if the machine is busy with other work"
+    one_thread = (
+        "measure the processor time of one thread; use this if the machine is busy with other work"
+    )
     parser.add_argument("--one-thread", action="store_true", help=one_thread)
     parser.add_argument("--run", type=Path, help="the run's folder that `trained...` uses")
     parser.add_argument("--kernel", choices=_native.kernels(), help="disable faster kernels")

@@ -10,7 +10,9 @@ NOISE = {"hard": 3.15, "easy": 2.3}
 SEED = 0
 
 
-def stanford_like(kind: str, n: int, dim: int = 512) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+def stanford_like(
+    kind: str, n: int, dim: int = 512
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Draw (n, dim) unit vectors and labels: 11,316 classes for 60,502 items, else in proportion."""
     rng = np.random.default_rng(SEED)
     classes = max(1, round(n * 11_316 / 60_502))
@@ -38,7 +40,9 @@ def _embed(
     labels = np.repeat(np.arange(len(sizes)), sizes)
     rng.shuffle(labels)
     centres = rng.standard_normal((len(sizes), dim), dtype=np.float32)
-    x = centres[labels] + np.float32(noise) * rng.standard_normal((len(labels), dim), dtype=np.float32)
+    x = centres[labels] + np.float32(noise) * rng.standard_normal(
+        (len(labels), dim), dtype=np.float32
+    )
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     return x, labels
 

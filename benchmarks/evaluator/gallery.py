@@ -43,12 +43,16 @@ def main() -> None:
     ):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "gallery.npy")
-            gallery = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(options.items, width))
+            gallery = np.lib.format.open_memmap(
+                path, mode="w+", dtype=dtype, shape=(options.items, width)
+            )
             rng = np.random.default_rng(0)
             for start in range(0, options.items, BLOCK):
                 rows = gallery[start : start + BLOCK]
                 floats = dtype is np.float32
-                rows[:] = rng.normal(size=rows.shape) if floats else rng.integers(0, 256, rows.shape)
+                rows[:] = (
+                    rng.normal(size=rows.shape) if floats else rng.integers(0, 256, rows.shape)
+                )
             del gallery, rows
             gallery = np.load(path, mmap_mode="r")
             before, begun = memory("RssAnon"), time.process_time()

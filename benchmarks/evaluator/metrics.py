@@ -51,7 +51,9 @@ def print_metrics(items: int, kind: str, rounds: int) -> None:
     calls: dict[str, Callable[[], object]] = {
         "plain": lambda: evaluate(x, labels, threads=1),
         "groups": lambda: evaluate(x, Labels(labels, own % 6), threads=1),
-        "precision, MAP, nDCG, IR recall at 10": lambda: evaluate(x, labels, threads=1, metrics=_at(10)),
+        "precision, MAP, nDCG, IR recall at 10": lambda: evaluate(
+            x, labels, threads=1, metrics=_at(10)
+        ),
         "the same at 100": lambda: evaluate(x, labels, threads=1, metrics=_at(100)),
         "nDCG at 1,000": lambda: evaluate(x, labels, threads=1, metrics=_with("ndcg@1000")),
         "mAP and mINP": lambda: evaluate(x, labels, threads=1, metrics=_with("map", "minp")),
@@ -102,7 +104,10 @@ def print_ties(items: int, kind: str, rounds: int) -> None:
     for name, (x, labels, options) in cases.items():
         times = time_rules(x, labels, options, rounds)
         calls, one, of_two, both = (statistics.median(column) for column in times.values())
-        print(f"{name:34} {calls:20.2f} {one:9.2f} {one / calls:6.2f} {both / of_two:8.2f}", flush=True)
+        print(
+            f"{name:34} {calls:20.2f} {one:9.2f} {one / calls:6.2f} {both / of_two:8.2f}",
+            flush=True,
+        )
 
 
 def main() -> None:

@@ -54,7 +54,10 @@ class Case:
             "ties": ties, "unmatched": "zero", "similarity": self.similarity, "metrics": METRICS,
         }  # fmt: skip
         if rng.random() < 0.3:
-            ignored = [set(rng.permutation(self.items)[: rng.integers(0, 3)].tolist()) for _ in self.queries]
+            ignored = [
+                set(rng.permutation(self.items)[: rng.integers(0, 3)].tolist())
+                for _ in self.queries
+            ]
             self.options["ignored"] = ignored
         if not self.own and rng.random() < 0.3:
             self.options["exclude"] = rng.integers(-1, self.items, len(self.queries))
@@ -72,13 +75,18 @@ class Case:
         self.gallery = self.gallery.astype(self.queries.dtype)  # all shards must use a single dtype
         rng = self.rng
         self.options["relevant"] = [
-            {int(i): int(rng.integers(0, 4)) for i in rng.permutation(self.items)[: rng.integers(0, 4)]}
+            {
+                int(i): int(rng.integers(0, 4))
+                for i in rng.permutation(self.items)[: rng.integers(0, 4)]
+            }
             for _ in self.queries
         ]
         cut = int(rng.integers(1, self.items))
         parts = [self.gallery[:cut], self.gallery[cut:]]
         block = int(rng.integers(1, self.items + 1))
-        found = call(evaluate_shards, [self.queries], None, parts, block=block, threads=1, **self.options)
+        found = call(
+            evaluate_shards, [self.queries], None, parts, block=block, threads=1, **self.options
+        )
         return [(found, reference.evaluate(self.queries, None, self.gallery, None, **self.options))]
 
     def labels(self) -> list[np.ndarray]:
@@ -116,12 +124,20 @@ class Case:
             others = dict.fromkeys(labels)
         with self.count_somehow() as self.paths:
             found = call(
-                evaluate_levels, self.queries, labels, self.gallery, others, threads=1, **self.options
+                evaluate_levels,
+                self.queries,
+                labels,
+                self.gallery,
+                others,
+                threads=1,
+                **self.options,
             )
         return [
             (
                 level,
-                reference.evaluate(self.queries, labels[name], self.gallery, others[name], **self.options),
+                reference.evaluate(
+                    self.queries, labels[name], self.gallery, others[name], **self.options
+                ),
             )
             for name, level in found.items()
         ]
@@ -166,7 +182,9 @@ def pruning(first: int, number: int, paths: Counter[str]) -> None:
         if difference is not None:
             sys.exit(f"seed {seed}, {name}, {option}, {kernel}, {screen}, {sizes}: {difference}")
         paths.update(taken)
-    print(f"{number:,} pruning cases from {first}: none different, {time.perf_counter() - start:.0f} s")
+    print(
+        f"{number:,} pruning cases from {first}: none different, {time.perf_counter() - start:.0f} s"
+    )
 
 
 def main(first: int, smalls: int, prunings: int) -> None:

@@ -29,10 +29,14 @@ JOBS = ("hard", "easy", "birds", "codes", "gallery", "nmi")  # the last three us
 def measure(job: str, items: int, ranks: Ranks) -> tuple[float, Evaluation]:
     """Do a job; return this process's processor seconds, and the result."""
     x, labels = (
-        birds_like(items) if job == "birds" else stanford_like("easy" if job == "easy" else "hard", items)
+        birds_like(items)
+        if job == "birds"
+        else stanford_like("easy" if job == "easy" else "hard", items)
     )
     codes = codes_of(x, 512) if job == "codes" else np.empty((0, 1), np.uint8)
-    evaluate(x[:1000], np.arange(1000) // 2, threads=1, peers=ranks)  # the first exchange opens connections
+    evaluate(
+        x[:1000], np.arange(1000) // 2, threads=1, peers=ranks
+    )  # the first exchange opens connections
     start = time.process_time()
     if job == "codes":
         result = evaluate(codes, labels, similarity="hamming", threads=1, peers=ranks)
@@ -51,7 +55,9 @@ def one_rank(rank: int, world_size: int, job: str, items: int, folder: str) -> N
             "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size
         )
     seconds, result = measure(job, items, ranks)
-    np.savez(f"{folder}/{rank}.npz", seconds=seconds, nmi=result.get("nmi", 0.0), **result.per_query)
+    np.savez(
+        f"{folder}/{rank}.npz", seconds=seconds, nmi=result.get("nmi", 0.0), **result.per_query
+    )
     if world_size > 1:
         dist.destroy_process_group()
 
@@ -74,10 +80,14 @@ def main() -> None:
             for world_size in arguments.ranks:
                 with tempfile.TemporaryDirectory() as folder:
                     mp.spawn(one_rank, (world_size, job, items, folder), world_size)
-                    found = [dict(np.load(Path(folder, f"{rank}.npz"))) for rank in range(world_size)]
+                    found = [
+                        dict(np.load(Path(folder, f"{rank}.npz"))) for rank in range(world_size)
+                    ]
                 seconds = [float(one.pop("seconds")) for one in found]
                 alone, first = alone or sum(seconds), first or found[0]
-                same = all(one[name].tobytes() == first[name].tobytes() for one in found for name in first)
+                same = all(
+                    one[name].tobytes() == first[name].tobytes() for one in found for name in first
+                )
                 print(
                     f"{job:>8} {items:8,} {world_size:6} {max(seconds):11.2f} {sum(seconds):8.2f} "
                     f"{sum(seconds) / alone:12.2f}  {'yes' if same else 'NO'}",

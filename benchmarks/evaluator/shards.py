@@ -106,7 +106,8 @@ def overhead(items: int, rounds: int, maps: list[str], verifies: bool) -> None:
                     )
             medians = np.median(ratios, axis=0)
             print(
-                f"{name:>10} {'median':>6} {'':24} {medians[0]:12.2f} {'':8} {medians[1]:12.2f}", flush=True
+                f"{name:>10} {'median':>6} {'':24} {medians[0]:12.2f} {'':8} {medians[1]:12.2f}",
+                flush=True,
             )
 
 
@@ -117,13 +118,20 @@ def on_processes() -> Iterator[Any]:
 
 
 def on_ray() -> Iterator[Any]:
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}  # data are not sent or kept
+    os.environ |= {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "disabled",
+    }  # data are not sent or kept
     import ray
 
     from dml_eval_rs.adapters.ray import ray_map
 
     ray.init(
-        "local", num_cpus=CORES, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False
+        "local",
+        num_cpus=CORES,
+        include_dashboard=False,
+        object_store_memory=300 << 20,
+        log_to_driver=False,
     )
     on_cluster = ray_map()
     list(on_cluster(lambda task: warm(task[0]), [(number,) for number in range(2 * CORES)]))
@@ -143,7 +151,9 @@ def main() -> None:
     )
     parser.add_argument("--items", type=int, default=60_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--maps", nargs="+", choices=["processes", "ray"], default=["processes", "ray"])
+    parser.add_argument(
+        "--maps", nargs="+", choices=["processes", "ray"], default=["processes", "ray"]
+    )
     parser.add_argument("--verify", action="store_true", help="verify instead of evaluate")
     arguments = parser.parse_args()
     print(machine())

@@ -90,7 +90,9 @@ def measure(kind: str, options: argparse.Namespace) -> None:
         show(f"faiss {faiss.__version__} IndexFlatL2", seconds(lambda: index.search(queries, k)))
         del index
     scale = 40 if kind == "isotropic" else 30
-    byte_base, byte_queries = (np.clip(128 + scale * x, 0, 255).astype(np.uint8) for x in (base, queries))
+    byte_base, byte_queries = (
+        np.clip(128 + scale * x, 0, 255).astype(np.uint8) for x in (base, queries)
+    )
     show("uint8", seconds(lambda: knn(byte_queries, byte_base, k, **space)))
     wide = byte_base.astype(np.float32), byte_queries.astype(np.float32)
     show("the same bytes as float32", seconds(lambda: knn(wide[1], wide[0], k, **space)))
@@ -142,7 +144,9 @@ def main() -> None:
     parser.add_argument("--without-faiss", action="store_true")
     options = parser.parse_args()
     print(machine())
-    print(f"{options.items:,} x {options.dim}, {options.queries:,} queries, k = {options.k}, one thread")
+    print(
+        f"{options.items:,} x {options.dim}, {options.queries:,} queries, k = {options.k}, one thread"
+    )
     for kind in ("isotropic", "clustered"):
         measure(kind, options)
 

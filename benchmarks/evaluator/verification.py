@@ -50,7 +50,9 @@ def main() -> None:
     )
     parser.add_argument("--items", type=int, default=60_502)
     parser.add_argument("--kind", choices=("hard", "easy"), default="hard")
-    parser.add_argument("--metrics", nargs="+", default=["tar", "tar+eer", "auc", "tar+eer+interval"])
+    parser.add_argument(
+        "--metrics", nargs="+", default=["tar", "tar+eer", "auc", "tar+eer+interval"]
+    )
     parser.add_argument("--pairs", type=int, default=1)
     parser.add_argument("--measure", nargs=2, metavar=("FOLDER", "WORK"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -59,7 +61,9 @@ def main() -> None:
         return
     x, labels = stanford_like(options.kind, options.items)
     print(f"{machine()}; {options.items:,} items, {options.kind}; processor seconds of one thread")
-    print(f"{'metrics':16} {'verify, s':>10} {'evaluate, s':>12} {'times':>6} {'MiB beyond inputs':>18}")
+    print(
+        f"{'metrics':16} {'verify, s':>10} {'evaluate, s':>12} {'times':>6} {'MiB beyond inputs':>18}"
+    )
     with tempfile.TemporaryDirectory() as folder:
         np.save(Path(folder) / "x.npy", x)
         np.save(Path(folder) / "labels.npy", labels)

@@ -58,7 +58,9 @@ class Record:
             if self.find(study, variant, rate, seed) is None:
                 jobs.append(self.job(study, variant, rate, seed))
         console = Console(quiet=True)
-        run_all(jobs, processes=self.processes, registry=registry(), console=console, on_end=self.add)
+        run_all(
+            jobs, processes=self.processes, registry=registry(), console=console, on_end=self.add
+        )
 
     def job(self, study: str, variant: str, rate: str, seed: int) -> Job:
         """Return the job that trains a study's variant."""
@@ -69,7 +71,11 @@ class Record:
             *table.variants[variant],
             f"training.seed={seed}",
         ]
-        overrides += ["evaluation.every=1", "evaluation.unit=step", "logging.loggers=[{name='jsonl'}]"]
+        overrides += [
+            "evaluation.every=1",
+            "evaluation.unit=step",
+            "logging.loggers=[{name='jsonl'}]",
+        ]
         length = load_recipe(table.recipe, overrides).training
         # Measure the held-out classes only when training ends, so that the last weights are used as the best.
         if length.epochs:
@@ -77,7 +83,9 @@ class Record:
         else:
             overrides.append(f"evaluation.every={length.steps}")
         name = json.dumps([study, variant, rate, seed])
-        folder = self.runs / "".join(c if c.isalnum() else "-" for c in f"{study}-{variant}-{rate}-{seed}")
+        folder = self.runs / "".join(
+            c if c.isalnum() else "-" for c in f"{study}-{variant}-{rate}-{seed}"
+        )
         return Job(name, load_recipe(table.recipe, overrides), folder)
 
     def add(self, outcome: Outcome) -> None:
@@ -101,7 +109,10 @@ class Record:
         self.lines[line["run"]] = line
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        print(f"{outcome.job.name}: {line['test']['recall@1']:.4f} {line['seconds'] or 0:.0f} s", flush=True)
+        print(
+            f"{outcome.job.name}: {line['test']['recall@1']:.4f} {line['seconds'] or 0:.0f} s",
+            flush=True,
+        )
 
     def rate(self, name: str, study: Study) -> str | None:
         """Return the rate with the best MAP@R on the held-out classes; None until all are measured."""
@@ -126,7 +137,9 @@ def print_study(record: Record, name: str, study: Study, seeds: int) -> None:
         return
     print(f"\n## {study.title}\n\nThe paper: {study.claim}. Recipe `{study.recipe}`"
           f"{f', chosen on held-out classes: `{rate}`' if rate else ''}.\n")  # fmt: skip
-    extras = list(next(iter(rows.values()))[0]["extra"]) or list(list(rows.values())[-1][0]["extra"])
+    extras = list(next(iter(rows.values()))[0]["extra"]) or list(
+        list(rows.values())[-1][0]["extra"]
+    )
     columns = {
         "held-out MAP@R": lambda line: line["validation"]["map@r"],
         "Recall@1": lambda line: line["test"]["recall@1"],
@@ -150,7 +163,9 @@ def print_study(record: Record, name: str, study: Study, seeds: int) -> None:
             percent = not any(unit in title for unit in UNITS)
             spread, factor = spreads[title], 100.0 if percent else 1.0
             half = f" ± {factor * spread.half_width(len(values)):.1f}" if spread and percent else ""
-            cells.append(f"{factor * statistics.fmean(values):.{3 if 'cosine' in title else 1}f}{half}")
+            cells.append(
+                f"{factor * statistics.fmean(values):.{3 if 'cosine' in title else 1}f}{half}"
+            )
         seconds = statistics.fmean(line["seconds"] or 0 for line in lines)
         print(f"| {label} | {' | '.join(cells)} | {len(lines)} | {seconds:.0f} |")
 
@@ -173,7 +188,13 @@ def main() -> None:
     chosen = {name: STUDIES[name] for name in arguments.study or DATA[arguments.data]}
     record = Record(arguments.record, arguments.runs, arguments.processes)
     if not arguments.only_print:
-        record.run([(name, study.rate_of, rate, 0) for name, study in chosen.items() for rate in study.rates])
+        record.run(
+            [
+                (name, study.rate_of, rate, 0)
+                for name, study in chosen.items()
+                for rate in study.rates
+            ]
+        )
         for seed in range(arguments.seeds):
             rates = {name: record.rate(name, study) for name, study in chosen.items()}
             record.run(

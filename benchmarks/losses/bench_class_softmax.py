@@ -25,7 +25,10 @@ from dml_losses.functional import cosine_softmax as now
 KERNEL = "packages/dml-losses/src/dml_losses/functional/cosine_softmax.py"
 LARGE = [(1_000_000, 256, 128), (100_000, 1024, 512)]  # classes, batch, dimensions
 SMALL = [
-    (classes, batch, dim) for classes in (100, 1000, 10_000) for batch in (128, 512) for dim in (128, 512)
+    (classes, batch, dim)
+    for classes in (100, 1000, 10_000)
+    for batch in (128, 512)
+    for dim in (128, 512)
 ]
 
 

@@ -25,9 +25,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from learning_run import CLASSES_A_BATCH, IMAGES_A_CLASS, MAX_CLASSES, STRIDE, WIDTHS, Glyphs, Record, Setting
+from learning_run import (
+    CLASSES_A_BATCH,
+    IMAGES_A_CLASS,
+    MAX_CLASSES,
+    STRIDE,
+    WIDTHS,
+    Glyphs,
+    Record,
+    Setting,
+)
 
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantiles with n − 1 degrees of freedom
+STUDENT = {
+    2: 12.706,
+    3: 4.303,
+    4: 3.182,
+    5: 2.776,
+}  # 97.5 % quantiles with n − 1 degrees of freedom
 SEARCH_SEED = 1000
 
 
@@ -42,7 +56,10 @@ MEMORIES = [(1, 100), (2, 20), (5, 20)]  # N and M of MemVir's Table 1 that fit 
 
 def candidates(name: str, **values: tuple[Any, ...]) -> list[Setting]:
     """Return a setting per value of the loss's options, which must be given equal numbers of values."""
-    return [Setting({"name": name, **dict(zip(values, each))}) for each in zip(*values.values(), strict=True)]
+    return [
+        Setting({"name": name, **dict(zip(values, each))})
+        for each in zip(*values.values(), strict=True)
+    ]
 
 
 HEATED: Any = {"schedule": "step", "heated_alpha": 4.0}
@@ -56,8 +73,12 @@ CANDIDATES: dict[str, list[Setting]] = {
         Setting({"name": "heated-up-softmax", "alpha": 16.0, "feature_norm": "batch"}, **HEATED)
     ],
     "proxy-anchor": [Setting({"name": "proxy-anchor"})],
-    "memvir + norm-softmax": [Setting(memvir(*nm, NORM_SOFTMAX), schedule="constant") for nm in MEMORIES],
-    "memvir + proxy-anchor": [Setting(memvir(*nm, PROXY_ANCHOR), schedule="constant") for nm in MEMORIES],
+    "memvir + norm-softmax": [
+        Setting(memvir(*nm, NORM_SOFTMAX), schedule="constant") for nm in MEMORIES
+    ],
+    "memvir + proxy-anchor": [
+        Setting(memvir(*nm, PROXY_ANCHOR), schedule="constant") for nm in MEMORIES
+    ],
     "matryoshka + norm-softmax": candidates(
         "matryoshka",
         prefixes=([16, 32, 64],) * 2,
@@ -66,7 +87,10 @@ CANDIDATES: dict[str, list[Setting]] = {
     "norm-softmax + triplet": candidates(
         "sum",
         terms=tuple(
-            {"softmax": NORM_SOFTMAX | {"temperature": t}, "triplet": {"name": "triplet", "margin": 0.3}}
+            {
+                "softmax": NORM_SOFTMAX | {"temperature": t},
+                "triplet": {"name": "triplet", "margin": 0.3},
+            }
             for t in (0.05, 0.1)
         ),
     ),
@@ -83,14 +107,18 @@ CANDIDATES: dict[str, list[Setting]] = {
     "sub-center-arc-face": candidates("sub-center-arc-face", scale=(64.0, 16.0), margin=(0.5, 0.2)),
     "ada-face": candidates("ada-face", scale=(64.0, 16.0), margin=(0.4, 0.2)),
     "pml/TripletMarginLoss": candidates("pml/TripletMarginLoss", margin=(0.05, 0.2)),
-    "pml/ContrastiveLoss": candidates("pml/ContrastiveLoss", pos_margin=(0.0, 0.0), neg_margin=(1.0, 0.5)),
+    "pml/ContrastiveLoss": candidates(
+        "pml/ContrastiveLoss", pos_margin=(0.0, 0.0), neg_margin=(1.0, 0.5)
+    ),
     "pml/MultiSimilarityLoss": [
         *candidates("pml/MultiSimilarityLoss", miner=("MultiSimilarityMiner",)),
         Setting({"name": "pml/MultiSimilarityLoss"}),
     ],
     "pml/CircleLoss": candidates("pml/CircleLoss", gamma=(80, 256), m=(0.4, 0.25)),
 }
-CLASS_LOSSES = [label for label in CANDIDATES if any(part in label for part in ("softmax", "proxy", "face"))]
+CLASS_LOSSES = [
+    label for label in CANDIDATES if any(part in label for part in ("softmax", "proxy", "face"))
+]
 
 
 def change_loss(**changes: Any) -> Callable[[Setting], Setting]:
@@ -197,7 +225,9 @@ def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> Non
         if results := runs(setting):
             cells = " | ".join(interval([result[key] for result in results]) for key in columns)
             seconds = statistics.median(result["seconds"] for result in results)
-            print(f"| {label} | {describe(setting, label)} | {cells} | {len(results)} | {seconds:.0f} |")
+            print(
+                f"| {label} | {describe(setting, label)} | {cells} | {len(results)} | {seconds:.0f} |"
+            )
     for title, (label, variants) in ABLATIONS.items():
         if label not in chosen or not (reference := runs(chosen[label])):
             continue
@@ -207,7 +237,9 @@ def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> Non
         for words, change in variants.items():
             if results := runs(change(chosen[label])):
                 cells = " | ".join(interval([result[key] for result in results]) for key in columns)
-                pairs = zip(results, reference, strict=False)  # results or reference may have more seeds
+                pairs = zip(
+                    results, reference, strict=False
+                )  # results or reference may have more seeds
                 less = interval([a["map"] - b["map"] for a, b in pairs])
                 difference = "the choice" if results == reference else less
                 print(f"| {words} | {cells} | {difference} | {len(results)} |")

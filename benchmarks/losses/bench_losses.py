@@ -103,7 +103,9 @@ def against_peer(repeats: int) -> None:
         (dml.NormSoftmax(11318, 512), pml.NormalizedSoftmaxLoss(11318, 512), "ratio ≤ 0.7"),
         (dml.ProxyAnchor(11318, 512), pml.ProxyAnchorLoss(11318, 512), "ratio ≤ 0.5"),
     ):
-        ours, theirs = time_in_turns(repeats, step_of(mine, 512, labels), step_of(peer, 512, labels))
+        ours, theirs = time_in_turns(
+            repeats, step_of(mine, 512, labels), step_of(peer, 512, labels)
+        )
         work = f"{type(mine).__name__}, 11,318 classes, batch 512"
         show(work, f"PML {type(peer).__name__}", ours, theirs, wanted)
 
@@ -137,9 +139,14 @@ def native_losses() -> dict[str, tuple[Loss, Loss]]:
 def against_the_same(repeats: int, threads: int, device: str) -> None:
     labels = torch.arange(NATIVE_BATCH) // 4
     for name, sides in native_losses().items():
-        ours, theirs = time_in_turns(repeats, *(step_of(make(), NATIVE_BATCH, labels) for make in sides))
+        ours, theirs = time_in_turns(
+            repeats, *(step_of(make(), NATIVE_BATCH, labels) for make in sides)
+        )
         show(f"{name}, batch {NATIVE_BATCH}", "PML", ours, theirs, "")
-        peaks = [run_alone(threads, device, "--native", name, "--side", str(side))[1] for side in range(2)]
+        peaks = [
+            run_alone(threads, device, "--native", name, "--side", str(side))[1]
+            for side in range(2)
+        ]
         show("its peak memory above the interpreter's, MiB", "PML", *peaks, "")
 
 
@@ -238,7 +245,9 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     pairs = [dml.InstanceCrossEntropy(), dml.RankedListLoss()]
     beside_the_product(arguments.repeats, pairs, "ratio ≤ 2, aim 1.3")
-    beside_the_product(arguments.repeats, [dml.RecallAtKSurrogate(), dml.SmoothAP(), dml.SupAP()], "")
+    beside_the_product(
+        arguments.repeats, [dml.RecallAtKSurrogate(), dml.SmoothAP(), dml.SupAP()], ""
+    )
     if importlib.util.find_spec("pytorch_metric_learning") is not None:
         against_peer(arguments.repeats)
         against_the_same(arguments.repeats, arguments.threads, arguments.device)

@@ -18,7 +18,8 @@ from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 
 NO_AUGMENTATION = [
-    f"dataset.{name}=0.0" for name in ("rotation", "scale", "stretch", "shear", "shift", "stroke", "fade")
+    f"dataset.{name}=0.0"
+    for name in ("rotation", "scale", "stretch", "shear", "shift", "stroke", "fade")
 ]
 
 
@@ -197,7 +198,10 @@ STUDIES = {
         "rll/glyphs",
         [hold_out_all_but(1552, 1724), "training.steps=3000", "backbone.levels=[]"],
         {
-            f"{weights} weights, m = {margin}": [f"loss.margin={margin}", f"loss.query_weights={weights}"]
+            f"{weights} weights, m = {margin}": [
+                f"loss.margin={margin}",
+                f"loss.query_weights={weights}",
+            ]
             for margin in (0.0, 0.2, 0.4, 0.8, 1.2)
             for weights in ("equal", "total")
         },

@@ -66,7 +66,9 @@ CONSTANT_RATE = 'schedule."optimizer.lr"={kind="constant", value=1e-3}'
 CHOSEN = [*COMMON, "loss.temperature=0.1", "optimizer.lr=3e-3"]  # chosen by NormSoftmax's study
 
 
-def study(title: str, claim: str, recipe: str, batch: int, changes: list[str], rates: list[str]) -> Study:
+def study(
+    title: str, claim: str, recipe: str, batch: int, changes: list[str], rates: list[str]
+) -> Study:
     """Make a loss's study: a short run per setting, then long runs with the chosen setting."""
     return Study(
         title,
@@ -83,7 +85,9 @@ def study(title: str, claim: str, recipe: str, batch: int, changes: list[str], r
 def settings(key: str, values: tuple[float, ...]) -> list[str]:
     """Return changes of a key with the learning rates 3e-3, 3e-3 and 1e-2."""
     rates = ("3e-3", "3e-3", "1e-2")
-    return [f"{key}={value} ; optimizer.lr={rate}" for value, rate in zip(values, rates, strict=True)]
+    return [
+        f"{key}={value} ; optimizer.lr={rate}" for value, rate in zip(values, rates, strict=True)
+    ]
 
 
 def memvir_warmup(batch: int) -> list[str]:
@@ -170,7 +174,13 @@ STUDIES = {
         [
             *(
                 f"optimizer.lr={rate} ; optimizer.lr_multipliers.loss={factor}"
-                for rate, factor in ((3e-3, 1.0), (3e-3, 10.0), (1e-2, 1.0), (1e-3, 1.0), (1e-3, 10.0))
+                for rate, factor in (
+                    (3e-3, 1.0),
+                    (3e-3, 10.0),
+                    (1e-2, 1.0),
+                    (1e-3, 1.0),
+                    (1e-3, 10.0),
+                )
             ),
             "optimizer.lr=0.003 ; loss.scale=16.0",
         ],
@@ -180,7 +190,10 @@ STUDIES = {
         "alpha that falls from 16 to 4 is better than alpha = 16 (Tables 1 to 5)",
         "heated-up/glyphs-han",
         [*COMMON, epochs(LONG, 128), f'schedule."optimizer.lr"={falling(1e-3, 1e-4)}'],
-        {f"alpha {alpha:g}": [f'schedule."loss.alpha"={falling(alpha, alpha)}'] for alpha in (16.0, 4.0)},
+        {
+            f"alpha {alpha:g}": [f'schedule."loss.alpha"={falling(alpha, alpha)}']
+            for alpha in (16.0, 4.0)
+        },
         after=intervals_by_class,
     ),
     "memvir-constant-rate": Study(

@@ -63,7 +63,9 @@ class Glyphs:
     """The glyphs to train on and to measure, for choosing settings and for results."""
 
     def __init__(self) -> None:
-        self.data = registry().build("datasets", {"name": "glyphs", "max_classes": MAX_CLASSES}, {"seed": 0})
+        self.data = registry().build(
+            "datasets", {"name": "glyphs", "max_classes": MAX_CLASSES}, {"seed": 0}
+        )
         train, test = self.data.train, self.data.test
         held_out = train.labels % 3 == 2
         whole, everything = np.arange(len(train)), np.arange(len(test))
@@ -79,18 +81,24 @@ class Network(nn.Module):
     def __init__(self, in_channels: int, dim: int) -> None:
         super().__init__()
         table = {"name": "small-conv", "widths": WIDTHS, "stride": STRIDE}
-        self.backbone = registry().build("backbones", table, {"in_channels": in_channels, "pretrained": True})
+        self.backbone = registry().build(
+            "backbones", table, {"in_channels": in_channels, "pretrained": True}
+        )
         self.head = nn.Linear(self.backbone.num_features, dim)
         self.to(memory_format=torch.channels_last)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Map (B, channels, 32, 32) to (B, dim)."""
-        features = self.backbone(images.contiguous(memory_format=torch.channels_last)).mean(dim=(2, 3))
+        features = self.backbone(images.contiguous(memory_format=torch.channels_last)).mean(
+            dim=(2, 3)
+        )
         embeddings: torch.Tensor = self.head(nn.functional.layer_norm(features, features.shape[1:]))
         return embeddings
 
 
-def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, steps: int) -> dict[str, float]:
+def train_and_measure(
+    glyphs: Glyphs, part: str, setting: Setting, seed: int, steps: int
+) -> dict[str, float]:
     """Train; return Recall@1 and MAP@R of the embeddings and of the signs, with the CPU seconds."""
     started = time.process_time()
     train_on, measured, measure_on = glyphs.parts[part]
@@ -133,7 +141,9 @@ def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, st
         optimizer.step()
     network.eval()
     with torch.no_grad():
-        parts = [network(measured.load(measure_on[i : i + 512])) for i in range(0, len(measure_on), 512)]
+        parts = [
+            network(measured.load(measure_on[i : i + 512])) for i in range(0, len(measure_on), 512)
+        ]
         embeddings = torch.cat(parts)
         if hasattr(loss, "evaluation_embeddings"):
             embeddings = loss.evaluation_embeddings(embeddings)
@@ -163,7 +173,9 @@ class Record:
 
     def result(self, part: str, setting: Setting, seed: int) -> dict[str, float] | None:
         """Return a run's result from the record, or train now; return None if the time is up."""
-        run = json.dumps([part, self.steps[part], seed, dataclasses.asdict(setting)], sort_keys=True)
+        run = json.dumps(
+            [part, self.steps[part], seed, dataclasses.asdict(setting)], sort_keys=True
+        )
         if run not in self.runs:
             if time.time() >= self.deadline:
                 return None

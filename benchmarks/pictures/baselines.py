@@ -34,7 +34,9 @@ def main(recipe: str, root: str) -> None:
     }
     experiment = build(load_recipe(recipe, settings), registry())
     test = experiment.dataset.test
-    pixels = np.concatenate([test.load(np.array([item])).flatten(1).numpy() for item in range(len(test))])
+    pixels = np.concatenate(
+        [test.load(np.array([item])).flatten(1).numpy() for item in range(len(test))]
+    )
     show("pixels", experiment, Embedded(pixels - pixels.mean(axis=0), test.labels))
     experiment.model.eval()
     show("ImageNet", experiment, experiment.embed_test(console))
@@ -49,7 +51,10 @@ def main(recipe: str, root: str) -> None:
 def show(name: str, experiment: Experiment, embedded: Embedded) -> None:
     """Evaluate features and print the metrics."""
     measured = experiment.evaluator.evaluate(embedded.embeddings, embedded.labels)
-    print(f"{name:10}" + "".join(f"  {metric} {measured[metric]:.4f}" for metric in METRICS), flush=True)
+    print(
+        f"{name:10}" + "".join(f"  {metric} {measured[metric]:.4f}" for metric in METRICS),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

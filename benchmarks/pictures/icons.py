@@ -96,10 +96,15 @@ def _render(file: Path) -> Image.Image | None:
     return square_on_white(image, SIDE)
 
 
-def _drop_copies(classes: Mapping[str, Mapping[str, Image.Image]]) -> dict[str, dict[str, Image.Image]]:
+def _drop_copies(
+    classes: Mapping[str, Mapping[str, Image.Image]],
+) -> dict[str, dict[str, Image.Image]]:
     """Drop copies in a class, pictures shared by multiple classes, pictures in a single colour, then small classes."""
     labels_of: dict[str, set[str]] = defaultdict(set)
-    hashes = {label: {name: pixel_hash(image) for name, image in of.items()} for label, of in classes.items()}
+    hashes = {
+        label: {name: pixel_hash(image) for name, image in of.items()}
+        for label, of in classes.items()
+    }
     for label, of_class in hashes.items():
         for digest in of_class.values():
             labels_of[digest].add(label)

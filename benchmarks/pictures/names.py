@@ -14,7 +14,15 @@ from collections.abc import Mapping
 from picture_set import components
 
 Drawings = Mapping[str, Mapping[str, str]]  # the drawings' hashes by name, then theme
-_LIMITS = (None, 32, 16, 8, 4, 2, 1)  # in each round, a drawing with more names is not used as a link
+_LIMITS = (
+    None,
+    32,
+    16,
+    8,
+    4,
+    2,
+    1,
+)  # in each round, a drawing with more names is not used as a link
 
 
 def group_names(drawings: Drawings) -> list[tuple[list[str], dict[str, str]]]:
@@ -30,7 +38,9 @@ def group_names(drawings: Drawings) -> list[tuple[list[str], dict[str, str]]]:
     found = []
     open_names = set(drawings)
     for limit in _LIMITS:
-        linking = {key: names for key, names in names_of.items() if limit is None or len(names) <= limit}
+        linking = {
+            key: names for key, names in names_of.items() if limit is None or len(names) <= limit
+        }
         rejected: set[str] = set()
         for component in components(open_names, linking.values()):
             members = set(component)
@@ -42,6 +52,8 @@ def group_names(drawings: Drawings) -> list[tuple[list[str], dict[str, str]]]:
             if any(len(different) > 1 for different in by_theme.values()):
                 rejected |= members
             elif len({drawing for different in by_theme.values() for drawing in different}) > 1:
-                found.append((component, {theme: different.pop() for theme, different in by_theme.items()}))
+                found.append(
+                    (component, {theme: different.pop() for theme, different in by_theme.items()})
+                )
         open_names = rejected
     return found

@@ -41,7 +41,9 @@ def square_on_white(image: Image.Image, side: int | None = None) -> Image.Image:
     square.paste(image, ((square.width - image.width) // 2, (square.height - image.height) // 2))
     if side is not None:
         # Premultiply, so that the colour of transparent pixels doesn't leak into edges.
-        square = square.convert("RGBa").resize((side, side), Image.Resampling.LANCZOS).convert("RGBA")
+        square = (
+            square.convert("RGBa").resize((side, side), Image.Resampling.LANCZOS).convert("RGBA")
+        )
     return Image.alpha_composite(Image.new("RGBA", square.size, "white"), square).convert("RGB")
 
 
@@ -102,7 +104,11 @@ def describe(
             for label, pictures in classes.items()
             for name, image in pictures.items()
         ]
-    lines += [f"tools: {tools}", "", "package, version of its source, licences that its copyright file names"]
+    lines += [
+        f"tools: {tools}",
+        "",
+        "package, version of its source, licences that its copyright file names",
+    ]
     for package in packages:
         lines.append(f"  {package}  {_version(root, package)}  {_licences(root, package)}")
     digest = hashlib.sha256("\n".join(sorted(listed)).encode()).hexdigest()

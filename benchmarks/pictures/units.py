@@ -29,7 +29,9 @@ from PIL import Image
 PACKAGES = ("wesnoth-1.16-data",)
 TOOLS = ""
 MIN_VISIBLE = 0.6
-MIN_DIFFERENCE = 12.0  # mean absolute difference of the levels, 0 to 255, over pixels that either image shows
+MIN_DIFFERENCE = (
+    12.0  # mean absolute difference of the levels, 0 to 255, over pixels that either image shows
+)
 MOST_IMAGES = 20
 FEWEST_IMAGES = 4
 
@@ -41,7 +43,9 @@ def read_units(root: Path) -> dict[str, Pictures]:
     core = next((root / "usr/share/games/wesnoth").glob("*/data/core"))
     types = read_types(core)
     images = core / "images"
-    stem_of = {name: _stem(sprite) for name, (sprite, _) in types.items() if (images / sprite).is_file()}
+    stem_of = {
+        name: _stem(sprite) for name, (sprite, _) in types.items() if (images / sprite).is_file()
+    }
     name_of: dict[str, str] = {}  # the first type of a sprite
     for name, stem in stem_of.items():
         name_of.setdefault(stem, name)
@@ -79,7 +83,10 @@ def read_types(core: Path) -> dict[str, tuple[str, list[str]]]:
             name, sprite = _value(block, "id"), _value(block, "image")
             if name and sprite:
                 advances = [each.strip() for each in _value(block, "advances_to").split(",")]
-                types[name] = _expand(sprite, macros), [each for each in advances if each not in ("", "null")]
+                types[name] = (
+                    _expand(sprite, macros),
+                    [each for each in advances if each not in ("", "null")],
+                )
     return types
 
 
@@ -101,7 +108,9 @@ def _stem(sprite: str) -> str:
 
 def owner(path: str, stems: Iterable[str]) -> str | None:
     """Find the longest stem that a path continues by a dash, a plus or a number."""
-    fitting = [stem for stem in stems if path.startswith(stem) and re.match(r"$|[-+\d]", path[len(stem) :])]
+    fitting = [
+        stem for stem in stems if path.startswith(stem) and re.match(r"$|[-+\d]", path[len(stem) :])
+    ]
     return max(fitting, key=len, default=None)
 
 
@@ -143,13 +152,17 @@ class Recolouring:
         self.shades = _colours(palette[1])
         ranges = re.findall(r"\[color_range\](.*?)\[/color_range\]", text, re.DOTALL)
         sides = {
-            _value(block, "id"): _colours(_value(block, "rgb")) for block in ranges if "default=yes" in block
+            _value(block, "id"): _colours(_value(block, "rgb"))
+            for block in ranges
+            if "default=yes" in block
         }
         self.sides = [sides[name] for name in sorted(sides)]
 
     def __call__(self, rgba: Bytes, key: str) -> Bytes:
         """Recolour an image, (H, W, 4), with a side's colour, chosen by the hash of `key`."""
-        middle, lightest, darkest, _ = self.sides[hashlib.sha256(key.encode()).digest()[0] % len(self.sides)]
+        middle, lightest, darkest, _ = self.sides[
+            hashlib.sha256(key.encode()).digest()[0] % len(self.sides)
+        ]
         reference = self.shades[0].mean()
         result = rgba.copy()
         for shade in self.shades:
@@ -164,7 +177,10 @@ class Recolouring:
 
 
 def _colours(text: str) -> list[npt.NDArray[np.float64]]:
-    return [np.array([int(code[i : i + 2], 16) for i in (0, 2, 4)], dtype=float) for code in text.split(",")]
+    return [
+        np.array([int(code[i : i + 2], 16) for i in (0, 2, 4)], dtype=float)
+        for code in text.split(",")
+    ]
 
 
 def _load(file: Path) -> Image.Image:
@@ -191,4 +207,8 @@ def _difference(one: Bytes, other: Bytes) -> float:
     if one.shape != other.shape:
         return 255.0
     shown = (one[..., 3] > 0) | (other[..., 3] > 0)
-    return float(np.abs(one[shown, :3].astype(float) - other[shown, :3]).mean()) if shown.any() else 0.0
+    return (
+        float(np.abs(one[shown, :3].astype(float) - other[shown, :3]).mean())
+        if shown.any()
+        else 0.0
+    )

@@ -30,8 +30,14 @@ class Job:
         torch.manual_seed(0)
         layers: list[nn.Module] = []
         for before, after in ((3, 32), (32, 64), (64, 128)):
-            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(8, after), nn.ReLU()]
-        self.network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 64))
+            layers += [
+                nn.Conv2d(before, after, 3, stride=2, padding=1),
+                nn.GroupNorm(8, after),
+                nn.ReLU(),
+            ]
+        self.network = nn.Sequential(
+            *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 64)
+        )
         self.images, self.labels = torch.randn(batch, 3, 64, 64), torch.arange(batch) // 4
         self.loss = InstanceCrossEntropy()
 
@@ -46,7 +52,9 @@ class Job:
             )
 
 
-def measure_times(batch: int, rounds: int, sizes: list[int | None]) -> dict[int | None, list[float]]:
+def measure_times(
+    batch: int, rounds: int, sizes: list[int | None]
+) -> dict[int | None, list[float]]:
     """Measure the processor seconds by kind of step, in turn; the first round is not counted."""
     job, times = Job(batch), {size: [] for size in sizes}
     for turn in range(rounds + 1):
@@ -84,13 +92,19 @@ def main() -> None:
     sizes = [None, *(size for size in (256, 128, 64, 32) if size < arguments.batch)]
     times = measure_times(arguments.batch, arguments.rounds, sizes)
     idle = measure_peak(arguments.batch, "none")
-    print(f"torch {torch.__version__}, one thread, batch {arguments.batch}, medians of {arguments.rounds}\n")
+    print(
+        f"torch {torch.__version__}, one thread, batch {arguments.batch}, medians of {arguments.rounds}\n"
+    )
     print("| micro-batch | s a step | beside the plain step | peak memory of the step, MiB |")
     print("|---|---|---|---|")
     for size in sizes:
-        ratio = statistics.median(ours / plain for ours, plain in zip(times[size], times[None], strict=True))
+        ratio = statistics.median(
+            ours / plain for ours, plain in zip(times[size], times[None], strict=True)
+        )
         peak = measure_peak(arguments.batch, str(size or 0)) - idle
-        print(f"| {size or 'plain'} | {statistics.median(times[size]):.2f} | {ratio:.2f} | {peak:,.0f} |")
+        print(
+            f"| {size or 'plain'} | {statistics.median(times[size]):.2f} | {ratio:.2f} | {peak:,.0f} |"
+        )
 
 
 if __name__ == "__main__":

@@ -95,7 +95,9 @@ class NoEvaluator:
         raise AssertionError("timed runs end before evaluation")
 
 
-def trainer_time(experiment: Experiment, registry: Registry, watch: Stopwatch) -> tuple[Moment, float]:
+def trainer_time(
+    experiment: Experiment, registry: Registry, watch: Stopwatch
+) -> tuple[Moment, float]:
     """Time our trainer; also return the seconds for logging (`metrics.jsonl`, TensorBoard, the progress line)."""
     logging = 0.0
 
@@ -134,7 +136,9 @@ class PmlDataset(torch.utils.data.Dataset):
 def pml_time(experiment: Experiment) -> Moment:
     model, recipe = experiment.model, experiment.recipe
     loss = losses.NormalizedSoftmaxLoss(
-        len(experiment.train.class_names), recipe.embedding.dim, temperature=recipe.loss["temperature"]
+        len(experiment.train.class_names),
+        recipe.embedding.dim,
+        temperature=recipe.loss["temperature"],
     )
     table = recipe.optimizer
     optimizers = {
@@ -162,7 +166,11 @@ def pml_time(experiment: Experiment) -> Moment:
 
 def bare_time(experiment: Experiment, shares: dict[str, float] | None = None) -> Moment:
     """Time a hand-written loop with a learning rate schedule, which reads the loss in every tenth step."""
-    model, loss_function, seed = experiment.model.train(), experiment.loss, experiment.recipe.training.seed
+    model, loss_function, seed = (
+        experiment.model.train(),
+        experiment.loss,
+        experiment.recipe.training.seed,
+    )
     optimizer = experiment.optimizer.torch
     begun = now()
     mark = begun.clock
@@ -212,7 +220,9 @@ def main() -> None:
         plugins.register(module, distribution=module.__name__.partition(".")[0])
     plugins.register(watch, distribution="stopwatch")
     registry = Registry(plugins)
-    document, origin = read(arguments.recipe, [*arguments.set, "evaluation.name=none", "checkpoints.every=0"])
+    document, origin = read(
+        arguments.recipe, [*arguments.set, "evaluation.name=none", "checkpoints.every=0"]
+    )
     document["training"].pop("epochs", None)
     document["training"]["steps"] = steps
     recipe = parse(document, registry, origin)
@@ -249,7 +259,9 @@ def main() -> None:
         ratios.append((bare.clock / ours.clock, pml.clock / ours.clock, bare.cpu / ours.cpu))
         faults.append([spent[name].faults / steps for name in loops])
         speeds = "".join(f"{images / spent[name].clock:>12.0f}" for name in loops)
-        print(f"{number:<8}{speeds}" + "{:>14.3f}{:>12.3f}{:>10.3f}".format(*ratios[-1]), flush=True)
+        print(
+            f"{number:<8}{speeds}" + "{:>14.3f}{:>12.3f}{:>10.3f}".format(*ratios[-1]), flush=True
+        )
     medians = [statistics.median(column) for column in zip(*ratios, strict=True)]
     print(f"{'median':<44}" + "{:>14.3f}{:>12.3f}{:>10.3f}".format(*medians))
     typical = zip(loops, map(statistics.median, zip(*faults, strict=True)), strict=True)

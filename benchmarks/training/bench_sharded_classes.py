@@ -37,7 +37,13 @@ class Cost(NamedTuple):
 
 
 def rank(
-    number: int, world_size: int, folder: Path, classes: int, fraction: float, sharded: bool, steps: int
+    number: int,
+    world_size: int,
+    folder: Path,
+    classes: int,
+    fraction: float,
+    sharded: bool,
+    steps: int,
 ) -> None:
     """Train as this rank and save the cost."""
     torch.set_num_threads(1)
@@ -82,7 +88,9 @@ def costs(world_size: int, classes: int, fraction: float, sharded: bool, steps: 
     context.set_forkserver_preload(["dml_losses", "torch._dynamo"])
     with tempfile.TemporaryDirectory() as folder:
         arguments = (world_size, Path(folder), classes, fraction, sharded, steps)
-        ranks = [context.Process(target=rank, args=(number, *arguments)) for number in range(world_size)]
+        ranks = [
+            context.Process(target=rank, args=(number, *arguments)) for number in range(world_size)
+        ]
         for process in ranks:
             process.start()
         for process in ranks:

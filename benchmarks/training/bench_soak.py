@@ -113,7 +113,10 @@ def main() -> None:
     print(f"seed {seed}; a whole run takes {length:.2f} s")
     print(f"{'kills':>6} {'resumes':>8} {'different ends':>15} {'as the uninterrupted run':>25}")
     print(f"{kills:>6} {sum(ends.values()):>8} {len(ends):>15} {ends[expected]:>25}")
-    print("newest checkpoint when killed: " + ", ".join(f"{stage} × {n}" for stage, n in sorted(at.items())))
+    print(
+        "newest checkpoint when killed: "
+        + ", ".join(f"{stage} × {n}" for stage, n in sorted(at.items()))
+    )
 
 
 if __name__ == "__main__":

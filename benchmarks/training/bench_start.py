@@ -51,8 +51,14 @@ def cases() -> dict[str, tuple[list[str], dict[str, str]]]:
     for command in COMMANDS:
         found[f"dml {command}"] = (["-m", "dml_train", *command.split()], {})
     for typed in COMPLETIONS:
-        words = {"_DML_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
-        run = "import sys; sys.argv[0] = 'dml'; from dml_train.cli import main; main(prog_name='dml')"
+        words = {
+            "_DML_COMPLETE": "bash_complete",
+            "COMP_WORDS": typed,
+            "COMP_CWORD": str(typed.count(" ")),
+        }
+        run = (
+            "import sys; sys.argv[0] = 'dml'; from dml_train.cli import main; main(prog_name='dml')"
+        )
         found[f"completion of '{typed}'"] = (["-c", run], words)
     found["dml-eval --help"] = (["-m", "dml_eval_rs", "--help"], {})
     return found

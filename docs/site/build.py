@@ -30,7 +30,18 @@ def build(site: Path) -> int:
         "SITE_SHOWN": str(shown.resolve()),
     }
     stage(site / "pages")
-    settings = ["-c", str(HERE), "-b", "html", "-d", str(site / "doctrees"), "-n", "-W", "--keep-going", "-q"]
+    settings = [
+        "-c",
+        str(HERE),
+        "-b",
+        "html",
+        "-d",
+        str(site / "doctrees"),
+        "-n",
+        "-W",
+        "--keep-going",
+        "-q",
+    ]
     if code := build_main([*settings, str(site / "pages"), str(site / "html")]):
         return code
     broken = broken_links(site / "html")

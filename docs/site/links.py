@@ -39,7 +39,8 @@ class Page(HTMLParser):
 def broken_links(folder: Path) -> list[str]:
     """Return a line per broken link, or resource on a different host, given the folder of the pages."""
     pages = {
-        path.resolve(): Page(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.html"))
+        path.resolve(): Page(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.rglob("*.html"))
     }
     found = []
     for path, page in pages.items():
@@ -55,6 +56,10 @@ def broken_links(folder: Path) -> list[str]:
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             if not target.exists():
                 found.append(f"{here}: {address} leads to no file")
-            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
+            elif (
+                parts.fragment
+                and target in pages
+                and unquote(parts.fragment) not in pages[target].anchors
+            ):
                 found.append(f"{here}: {address} leads to no element")
     return found

@@ -56,7 +56,9 @@ def stage(out: Path) -> None:
         if copy.parts[0] == "tutorials":
             text = NOTEBOOK + BLOCK.sub(executed, text)
             for file, shown in SHOWN.get(name(copy), {}).items():
-                text += "\n" + cell("%%sh -e", f'cp -r "{file}" "$SITE_SHOWN/{shown}"\n', "remove-cell")
+                text += "\n" + cell(
+                    "%%sh -e", f'cp -r "{file}" "$SITE_SHOWN/{shown}"\n', "remove-cell"
+                )
         if copy == Path("index.md"):
             text += contents([f"{folder}/index" for folder in SECTIONS], hidden=True)
         text += contents(CHILDREN.get(name(copy), []), hidden=True)
@@ -121,7 +123,9 @@ def executed(block: re.Match[str]) -> str:
     """Return a block of a tutorial as cells that Sphinx runs."""
     language, code = block.groups()
     if file := FILE.match(code):
-        return f"{block[0]}\n\n{cell(f'%%writefile {file[1]}', code, 'remove-input, remove-output')}"
+        return (
+            f"{block[0]}\n\n{cell(f'%%writefile {file[1]}', code, 'remove-input, remove-output')}"
+        )
     if language == "sh":
         return f"{block[0]}\n\n{cell(SHELL.format(code), '', 'remove-input')}"
     return f"```{{code-cell}} ipython3\n{code}```"
@@ -142,7 +146,15 @@ def contents(names: list[str], hidden: bool = False) -> str:
 def listing(module: str) -> str:
     """Return the page of a module's public names: a table, then all in full."""
     title = f"Functions and classes of {module}"
-    parts = [title, "=" * len(title), "", f".. currentmodule:: {module}", "", ".. autosummary::", ""]
+    parts = [
+        title,
+        "=" * len(title),
+        "",
+        f".. currentmodule:: {module}",
+        "",
+        ".. autosummary::",
+        "",
+    ]
     items = {name: getattr(importlib.import_module(module), name) for name in public_names(module)}
     # The page of the package that defines a name describes it.
     ours = (module.split(".")[0], "builtins")
@@ -152,7 +164,13 @@ def listing(module: str) -> str:
     if taken:
         parts += ["", f"Names of other packages that it offers, too: {', '.join(taken)}."]
     for name in names:
-        kind = "class" if inspect.isclass(items[name]) else "function" if callable(items[name]) else "data"
+        kind = (
+            "class"
+            if inspect.isclass(items[name])
+            else "function"
+            if callable(items[name])
+            else "data"
+        )
         parts += ["", f".. auto{kind}:: {name}"]
     return "\n".join(parts) + "\n"
 

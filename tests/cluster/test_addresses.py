@@ -31,7 +31,9 @@ def test_a_wrong_address_and_a_closed_port_are_named():
             assert f"no Ray cluster answers at {address}" in refused(address)
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silent", "web server"])
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silent", "web server"]
+)
 def test_a_port_of_another_server_is_named(answer, monkeypatch):
     monkeypatch.setattr(ray_cluster, "_SECONDS_TO_ANSWER", 0.5)
     done = threading.Event()
@@ -46,7 +48,9 @@ def test_a_port_of_another_server_is_named(answer, monkeypatch):
         thread = threading.Thread(target=serve)
         thread.start()
         start = time.monotonic()
-        assert "no Ray cluster answers at 127.0.0.1" in refused(f"127.0.0.1:{server.getsockname()[1]}")
+        assert "no Ray cluster answers at 127.0.0.1" in refused(
+            f"127.0.0.1:{server.getsockname()[1]}"
+        )
         assert time.monotonic() - start < 30
         done.set()
         thread.join()
@@ -59,7 +63,9 @@ def test_ctrl_c_while_ray_starts_waits_until_ray_can_be_shut_down(monkeypatch):
 
     def init(**options):
         calls.append("begin")
-        signal.raise_signal(signal.SIGINT)  # here, Ray would leave threads that crash Python when it exits
+        signal.raise_signal(
+            signal.SIGINT
+        )  # here, Ray would leave threads that crash Python when it exits
         calls.append("end")
 
     monkeypatch.setattr(ray, "init", init)

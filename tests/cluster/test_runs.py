@@ -46,16 +46,24 @@ def test_runs_outlive_their_machine(ray_nodes, tmp_path):
     said = shown.file.getvalue().splitlines()
     assert len(said) == 1
     assert "it resumes elsewhere" in said[0]
-    run_all(glyph_jobs(tmp_path / "here", 6, *SETTINGS), registry=registry(), console=Console(quiet=True))
+    run_all(
+        glyph_jobs(tmp_path / "here", 6, *SETTINGS),
+        registry=registry(),
+        console=Console(quiet=True),
+    )
     assert result_files(tmp_path / "there") == result_files(tmp_path / "here")
 
 
-def test_a_cluster_that_is_too_small_and_an_unfit_worker_are_named(ray_nodes, tmp_path, monkeypatch):
+def test_a_cluster_that_is_too_small_and_an_unfit_worker_are_named(
+    ray_nodes, tmp_path, monkeypatch
+):
     cluster = RayCluster(ray_nodes.address)
     small = r"no machine in the cluster provides the 64 cores and 0 GPUs that a worker needs; the largest has 1 cores"
     with cluster.connect(registry(), None), pytest.raises(DmlError, match=small):
         RayCluster(ray_nodes.address, cpus=64).count_workers()
-    monkeypatch.setattr(workers, "_find_version", lambda name: "9.9" if name == "dml-train" else None)
+    monkeypatch.setattr(
+        workers, "_find_version", lambda name: "9.9" if name == "dml-train" else None
+    )
     unfit = r"a worker on .* has dml-train .*; expected 9\.9, as here. Install identical versions"
     with (
         cluster.connect(registry(), tmp_path),

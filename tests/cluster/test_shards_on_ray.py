@@ -37,7 +37,9 @@ def data(tmp_path: Path) -> tuple[Any, Any, list[Path]]:
     return x, labels, paths
 
 
-def test_a_cluster_gives_the_bits_of_one_call(nodes: Any, data: tuple[Any, Any, list[Path]]) -> None:
+def test_a_cluster_gives_the_bits_of_one_call(
+    nodes: Any, data: tuple[Any, Any, list[Path]]
+) -> None:
     from dml_eval_rs.adapters.ray import ray_map
 
     x, labels, paths = data

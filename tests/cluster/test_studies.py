@@ -20,7 +20,9 @@ from dml_train.run_folder import RunFolder
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif("DML_CLUSTER" not in os.environ, reason="set DML_CLUSTER to run it: it takes minutes"),
+    pytest.mark.skipif(
+        "DML_CLUSTER" not in os.environ, reason="set DML_CLUSTER to run it: it takes minutes"
+    ),
 ]
 
 SETTINGS = [
@@ -34,7 +36,14 @@ STUDIES = {
 }
 # These files contain the times of runs or, in a search's journal, the names of processes.
 TIMES = frozenset(
-    {"seconds.json", "journal.log", "tuning.json", "tuning.md", "ice-table-6.json", "ice-table-6.md"}
+    {
+        "seconds.json",
+        "journal.log",
+        "tuning.json",
+        "tuning.md",
+        "ice-table-6.json",
+        "ice-table-6.md",
+    }
 )
 
 
@@ -88,4 +97,6 @@ def test_a_stopped_study_lets_its_runs_save(ray_nodes, tmp_path):
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=300) == 128 + signal.SIGTERM, log.read_text()
     assert "the same call or command resumes the rest" in log.read_text()
-    assert len({path.parent for path in out.glob("*/*/checkpoints/*")}) == 2, "both runs saved a checkpoint"
+    assert len({path.parent for path in out.glob("*/*/checkpoints/*")}) == 2, (
+        "both runs saved a checkpoint"
+    )

@@ -18,7 +18,9 @@ PACKAGES = ("dml-core", "dml-losses", "dml-eval-rs", "dml-train")
 
 def run(*command: str | Path, cwd: Path = ROOT, code: int = 0) -> str:
     """Run a command that must exit with this code, and return the output, or the errors if the code is not 0."""
-    done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, capture_output=True, text=True, check=False
+    )
     assert done.returncode == code, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
     return done.stderr if code else done.stdout
 
@@ -65,7 +67,11 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheels")
     for package in PACKAGES:
         run(UV, "build", "--quiet", "--wheel", "--package", package, "--out-dir", folder)
-    run(sys.executable, ROOT / "packages/dml-eval-rs/rezip_wheel.py", *folder.glob("dml_eval_rs-*.whl"))
+    run(
+        sys.executable,
+        ROOT / "packages/dml-eval-rs/rezip_wheel.py",
+        *folder.glob("dml_eval_rs-*.whl"),
+    )
     return folder
 
 

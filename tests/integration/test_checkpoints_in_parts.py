@@ -70,7 +70,9 @@ def _meet_faults(ranks: Ranks, out: Path) -> None:
     if rank == 1:
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
-    with pytest.raises(DmlError, match=r"can't save the checkpoint of step 3 .* step 2 .* is intact"):
+    with pytest.raises(
+        DmlError, match=r"can't save the checkpoint of step 3 .* step 2 .* is intact"
+    ):
         save_at(trainer, 3, 5.0)
     if rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -81,11 +83,15 @@ def _meet_faults(ranks: Ranks, out: Path) -> None:
         if rank == 1:
             moments = trainer.experiment.optimizer.torch.state[weights]["momentum_buffer"]
             (moments if spoilt is None else spoilt).data[-1, -1] = torch.nan
-        with pytest.raises(DmlError, match=rf"after step 3 {name} isn't finite, so a checkpoint is"):
+        with pytest.raises(
+            DmlError, match=rf"after step 3 {name} isn't finite, so a checkpoint is"
+        ):
             trainer.save()
         if rank == 1:
             (moments if spoilt is None else spoilt).data[-1, -1] = 0.0
-    assert ranks.run_on_first(lambda: sorted(path.name for path in (out / "checkpoints").iterdir())) == [
+    assert ranks.run_on_first(
+        lambda: sorted(path.name for path in (out / "checkpoints").iterdir())
+    ) == [
         "step-00000001",
         "step-00000002",
     ]
@@ -135,7 +141,9 @@ def die_while_writing(out: Path) -> None:
 def test_a_rank_killed_while_it_writes_its_part_leaves_the_previous_checkpoint(tmp_path):
     in_ranks(2, die_while_writing, tmp_path, codes=[0, -signal.SIGKILL])
     folder = tmp_path / "checkpoints"
-    assert [path.name for path in folder.iterdir() if not path.name.startswith(".")] == ["step-00000001"]
+    assert [path.name for path in folder.iterdir() if not path.name.startswith(".")] == [
+        "step-00000001"
+    ]
     trainer = make_trainer(Ranks(), tmp_path)
     assert trainer.steps_done == 1
     save_at(trainer, 2, 2.0)

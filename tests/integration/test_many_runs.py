@@ -25,7 +25,9 @@ QUIET = Console(quiet=True)
 def test_runs_in_several_processes_give_the_results_of_one(tmp_path):
     wrong = Job(
         "wrong",
-        load_recipe("glyphs-tiny", [*TINY, "training.steps=2", "sampler.classes_per_batch=99"], registry()),
+        load_recipe(
+            "glyphs-tiny", [*TINY, "training.steps=2", "sampler.classes_per_batch=99"], registry()
+        ),
         tmp_path / "no",
     )
     together = run_all(
@@ -36,7 +38,9 @@ def test_runs_in_several_processes_give_the_results_of_one(tmp_path):
     )
     assert [outcome.fault is None for outcome in together] == [True, True, True, False]
     assert "classes_per_batch is 99" in str(together[-1].fault)
-    alone = run_all(glyph_jobs(tmp_path / "one", 3, "training.steps=2"), registry=registry(), console=QUIET)
+    alone = run_all(
+        glyph_jobs(tmp_path / "one", 3, "training.steps=2"), registry=registry(), console=QUIET
+    )
     for outcome, other in zip(together, alone, strict=False):
         ours, theirs = (np.load(o.job.folder / "embeddings.npy") for o in (outcome, other))
         # A different number of threads sums float32 in a different order, over two steps of a tiny network.
@@ -59,11 +63,22 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="looks for child processes in /proc"
+    not Path(f"/proc/self/task/{os.getpid()}/children").exists(),
+    reason="looks for child processes in /proc",
 )
 def test_a_signal_to_the_parent_stops_its_processes_after_they_saved(tmp_path):
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "dml_train", "reproduce", "ice/6", "--jobs", "2", "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "dml_train",
+        "reproduce",
+        "ice/6",
+        "--jobs",
+        "2",
+        "--out",
+        str(out),
+    ]
     endless = ("training.steps=100000", 'logging.loggers=[{name="jsonl"}]', "logging.every=1")
     command += [f"--set={setting}" for setting in (*TINY, *endless)]
     with (tmp_path / "log").open("w") as log:

@@ -23,7 +23,9 @@ from dml_train.training.build import build_model
 
 README = Path(__file__).parents[2] / "packages/dml-train/README.md"
 SYSTEMS = ("ice", "rll", "norm-softmax", "heated-up", "memvir")
-RECIPES = [name for name in bundled_recipes() if name.split("/")[0] in SYSTEMS and "/glyphs" not in name]
+RECIPES = [
+    name for name in bundled_recipes() if name.split("/")[0] in SYSTEMS and "/glyphs" not in name
+]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -46,7 +48,10 @@ def test_a_bundled_recipe_is_valid_also_with_the_settings_in_its_comment(name):
 
 def test_the_recipe_of_the_readme_is_valid():
     (text,) = re.findall(r"```toml\n(.*?)```", README.read_text(), flags=re.DOTALL)
-    assert parse(tomllib.loads(text), registry()).schedule["model.backbone_trains"]["values"] == [0, 1]
+    assert parse(tomllib.loads(text), registry()).schedule["model.backbone_trains"]["values"] == [
+        0,
+        1,
+    ]
 
 
 def test_three_levels_make_one_embedding_and_missing_weights_are_reported_with_the_page():

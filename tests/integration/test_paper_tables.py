@@ -41,7 +41,9 @@ def test_every_row_has_a_recipe_on_every_data_set_of_its_table(name):
                 assert recipe.dataset["name"] == dataset
                 measured = row.evaluator, row.levels.get(dataset)
                 made[dataset, row.label] = json.dumps([recipe.to_dict(), measured])
-        assert sum(count > 1 for count in Counter(made.values()).values()) == TWICE.get((name, key), 0), key
+        assert sum(count > 1 for count in Counter(made.values()).values()) == TWICE.get(
+            (name, key), 0
+        ), key
 
 
 def test_the_levels_of_table_6_and_the_h_rows_of_table_1_share_a_network():

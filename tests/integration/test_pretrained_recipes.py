@@ -24,7 +24,9 @@ from dml_train.training.run import train
 
 timm = pytest.importorskip("timm", reason="the extra dml-train[timm] isn't installed")
 NAMES = [name for name in bundled_recipes() if name.startswith((f"{PRETRAINED}/", "vit/"))]
-TOWERS = [name for name in NAMES if name.rpartition("/")[2] in ("clip", "dinov2", "dinov3", "siglip")]
+TOWERS = [
+    name for name in NAMES if name.rpartition("/")[2] in ("clip", "dinov2", "dinov3", "siglip")
+]
 VIT = [name for name in NAMES if name.startswith("vit/")]
 
 
@@ -37,7 +39,10 @@ def test_the_towers_are_among_the_recipes():
 @pytest.mark.parametrize("name", NAMES)
 def test_images_are_prepared_as_the_weights_expect(name):
     recipe = load_recipe(name)
-    options = {key: recipe.dataset[key] for key in ("resize", "crop", "square", "normalize", "interpolation")}
+    options = {
+        key: recipe.dataset[key]
+        for key in ("resize", "crop", "square", "normalize", "interpolation")
+    }
     said = Preparation(**options).describe()
     theirs = timm.get_pretrained_cfg(recipe.backbone["model"])
     for mean, deviation, scale, offset in zip(

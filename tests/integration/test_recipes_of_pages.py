@@ -44,7 +44,11 @@ def test_a_trained_network_opens_without_its_pretrained_weights(tmp_path):
     document = load_recipe(
         "glyphs-tiny", ["training.steps=1", "dataset.max_classes=80"], registry()
     ).to_dict()
-    start = {"name": "torchvision", "model": "squeezenet1_1", "weights": str(tmp_path / "start.pth")}
+    start = {
+        "name": "torchvision",
+        "model": "squeezenet1_1",
+        "weights": str(tmp_path / "start.pth"),
+    }
     recipe = parse(document | {"backbone": start, "embedding": {"dim": 4}}, registry())
     train(recipe, tmp_path / "run", registry=registry(), console=Console(quiet=True))
     (tmp_path / "start.pth").unlink()
@@ -69,7 +73,9 @@ def test_the_recipe_of_the_page_mines_negatives_of_other_classes(tmp_path):
 
 def test_the_recipe_of_the_page_trains_on_a_folder_of_images(tmp_path, monkeypatch):
     write_photos(tmp_path / "photos", classes=20, each=4)
-    recipe_of_page, changes, _, _, augmentation = re.findall(r"```toml\n(.*?)```", DATA, flags=re.DOTALL)
+    recipe_of_page, changes, _, _, augmentation = re.findall(
+        r"```toml\n(.*?)```", DATA, flags=re.DOTALL
+    )
     (tmp_path / "mine.toml").write_text(recipe_of_page, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     document = load_recipe("mine.toml", ["training.epochs=1"], registry()).to_dict()
@@ -77,7 +83,9 @@ def test_the_recipe_of_the_page_trains_on_a_folder_of_images(tmp_path, monkeypat
     folder = train(parse(document, registry()), Path("runs/mine"), console=Console(quiet=True))
     assert folder.evaluation.is_file()
     # When a GPU is used, the page replaces tables of the recipe and omits the data set's sizes.
-    tables = {re.match(r"\[(\w+)\]", table)[1]: table for table in re.split(r"\n(?=\[)", recipe_of_page)}
+    tables = {
+        re.match(r"\[(\w+)\]", table)[1]: table for table in re.split(r"\n(?=\[)", recipe_of_page)
+    }
     tables |= {re.match(r"\[(\w+)\]", table)[1]: table for table in re.split(r"\n(?=\[)", changes)}
     tables["dataset"] = re.sub(r"(resize|crop) = .*\n", "", tables["dataset"])
     (tmp_path / "gpu.toml").write_text("\n".join(tables.values()), encoding="utf-8")

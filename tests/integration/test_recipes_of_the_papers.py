@@ -18,7 +18,9 @@ from dml_train.recipe.loading import load_recipe
 Settings = dict[str, Any]
 
 SYSTEMS = ("ice", "rll", "norm-softmax", "heated-up", "memvir")
-RECIPES = [name for name in bundled_recipes() if name.split("/")[0] in SYSTEMS and "/glyphs" not in name]
+RECIPES = [
+    name for name in bundled_recipes() if name.split("/")[0] in SYSTEMS and "/glyphs" not in name
+]
 LEVELS = ["inception_3c", "inception_4e", "inception_5b"]
 T_N = "schedule.loss.negative_temperature"
 
@@ -37,7 +39,12 @@ def images(
 ) -> Settings:
     """Return the preparation of images; `min_area` only matters if `train_crop` is ``"resized"``."""
     own = under(
-        "dataset", resize=resize, square=square, crop=crop, train_crop=train_crop, normalize=normalize
+        "dataset",
+        resize=resize,
+        square=square,
+        crop=crop,
+        train_crop=train_crop,
+        normalize=normalize,
     )
     return own | under(
         "dataset",
@@ -66,16 +73,22 @@ def length(*, steps: int | None = None, epochs: float | None = None) -> Settings
     return under("training", steps=steps, epochs=epochs)
 
 
-def steps_of(path: str, values: list[float] | None, milestones: list[float] | None, unit: str) -> Settings:
+def steps_of(
+    path: str, values: list[float] | None, milestones: list[float] | None, unit: str
+) -> Settings:
     """Return the settings of a schedule in steps; None if there is no schedule."""
     if values is None:
         return {f"schedule.{path}": None}
     unit_given = unit if unit != "step" else None  # the default
-    return under(f"schedule.{path}", kind="step", values=values, milestones=milestones, unit=unit_given)
+    return under(
+        f"schedule.{path}", kind="step", values=values, milestones=milestones, unit=unit_given
+    )
 
 
 def sgd(momentum: float, weight_decay: float, *, nesterov: bool = False) -> Settings:
-    return under("optimizer", name="sgd", momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+    return under(
+        "optimizer", name="sgd", momentum=momentum, weight_decay=weight_decay, nesterov=nesterov
+    )
 
 
 def adam(eps: float, weight_decay: float) -> Settings:
@@ -92,7 +105,9 @@ def network(**options: str | None) -> Settings:
     return under("backbone", **options) | {"training.freeze_batch_norm": False}
 
 
-BN_INCEPTION = network(name="bn-inception", model=None, weights="weights/bn_inception-52deb4733.pth")
+BN_INCEPTION = network(
+    name="bn-inception", model=None, weights="weights/bn_inception-52deb4733.pth"
+)
 
 
 def torchvision(model: str) -> Settings:

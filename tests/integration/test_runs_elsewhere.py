@@ -141,7 +141,9 @@ def test_unfit_workers_are_named_before_they_work(tmp_path, monkeypatch):
     assert f"a worker on {host} has dml-train" in refused(other)
     assert "expected 0.0.1, as here. Install identical versions" in refused(other)
     assert other.calls[1].cancelled
-    assert f"a worker on {host} lacks no-such-package" in refused(Inline(versions={"no-such-package": "1"}))
+    assert f"a worker on {host} lacks no-such-package" in refused(
+        Inline(versions={"no-such-package": "1"})
+    )
     unshared = refused(Inline(probe=tmp_path / "elsewhere" / ".probe"))
     assert f"doesn't see {tmp_path / 'elsewhere'}, where this command writes" in unshared
     bare = Inline({"seed 0": 1})
@@ -189,7 +191,8 @@ def test_a_locked_run_is_waited_for(alone, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="looks for the worker in /proc"
+    not Path(f"/proc/self/task/{os.getpid()}/children").exists(),
+    reason="looks for the worker in /proc",
 )
 def test_submitit_resumes_a_killed_run(tmp_path, monkeypatch):
     submitit = pytest.importorskip("submitit", reason="SLURM's executor")

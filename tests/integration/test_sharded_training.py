@@ -38,7 +38,9 @@ PLAIN = {
         ({"name": "sub-center-arc-face", "centers_per_class": 2, "scale": 8.0}, {"name": "sgd"}),
     ],
 )
-def test_a_sharded_run_on_one_two_four_and_one_ranks_matches_an_unsharded_run(tmp_path, loss, optimizer):
+def test_a_sharded_run_on_one_two_four_and_one_ranks_matches_an_unsharded_run(
+    tmp_path, loss, optimizer
+):
     unsharded = make_document(**PLAIN, loss=loss, optimizer=optimizer)
     train_until(unsharded, tmp_path / "unsharded", 99, LOSSES)
     sharded = {**unsharded, "loss": {"name": "sharded-classes", "loss": loss}}
@@ -56,7 +58,12 @@ def test_a_sharded_run_on_one_two_four_and_one_ranks_matches_an_unsharded_run(tm
     one, other = (
         checkpoint.newest_intact(tmp_path / run / "checkpoints") for run in ("unsharded", "sharded")
     )
-    shapes = [one.state()["loss"]["class_weights"].shape, other.state()["loss"]["loss.class_weights"].shape]
+    shapes = [
+        one.state()["loss"]["class_weights"].shape,
+        other.state()["loss"]["loss.class_weights"].shape,
+    ]
     assert shapes[0] == shapes[1]  # a single rank stores all rows
     averages = (last.weights()["head.linear.weight"] for last in (one, other))
-    torch.testing.assert_close(*averages, rtol=1e-3, atol=1e-4)  # reordered sums; some weights are near 0
+    torch.testing.assert_close(
+        *averages, rtol=1e-3, atol=1e-4
+    )  # reordered sums; some weights are near 0

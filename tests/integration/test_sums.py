@@ -47,7 +47,9 @@ def test_a_sum_resumes_to_the_same_bits_and_logs_its_terms(tmp_path):
     assert recipe.loss["terms"]["sampled"]["loss"]["scale"] == 64.0  # defaults are filled in
 
     def run(name, resume=False):
-        return train(recipe, tmp_path / name, resume=resume, registry=registry, console=Console(quiet=True))
+        return train(
+            recipe, tmp_path / name, resume=resume, registry=registry, console=Console(quiet=True)
+        )
 
     uninterrupted = run("uninterrupted")
     with stopped(registry, 9):
@@ -70,7 +72,9 @@ def test_a_schedule_that_a_term_rejects_is_named_before_the_run(tmp_path):
     registry.plugins.register(dml_losses.plugin, distribution="dml-losses")
     schedule = {"loss.weights.spread": {"kind": "linear", "start": 0.1, "end": -1.0}}
     recipe = parse({**make_document(schedule=schedule), "loss": SUM}, registry)
-    with pytest.raises(InvalidOption, match=r"'loss.weights.spread'\] reaches -1: .* weights.spread is -1.0"):
+    with pytest.raises(
+        InvalidOption, match=r"'loss.weights.spread'\] reaches -1: .* weights.spread is -1.0"
+    ):
         train(recipe, tmp_path / "run", registry=registry, console=Console(quiet=True))
 
 
@@ -91,4 +95,6 @@ def test_two_ranks_train_a_sum_as_one_rank_does(tmp_path):
     assert len(found) == 8
     for one, two in zip(expected, found, strict=True):
         # Ranks add up float32 numbers in a different order, over eight steps.
-        assert [two[term] for term in TERMS] == pytest.approx([one[term] for term in TERMS], rel=1e-4)
+        assert [two[term] for term in TERMS] == pytest.approx(
+            [one[term] for term in TERMS], rel=1e-4
+        )

@@ -19,7 +19,9 @@ def dml_train(*arguments: str | Path) -> None:
     """Run `dml train glyphs-tiny` for a few steps on a few classes."""
     command = [sys.executable, "-m", "dml_train", "train", "glyphs-tiny", *map(str, arguments)]
     short = ["--set", "training.steps=12", "--set", "dataset.max_classes=80"]
-    done = subprocess.run([*command, *short], stderr=subprocess.PIPE, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        [*command, *short], stderr=subprocess.PIPE, text=True, timeout=600, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -34,7 +36,9 @@ def test_losses_of_four_ranks_match_those_of_one(tmp_path):
     for run in ("one", "four"):
         measured = json.loads((tmp_path / run / "evaluation.json").read_text())
         assert measured["recall@1"] > 0.3
-        embeddings, labels = (np.load(tmp_path / run / f"{name}.npy") for name in ("embeddings", "labels"))
+        embeddings, labels = (
+            np.load(tmp_path / run / f"{name}.npy") for name in ("embeddings", "labels")
+        )
         expected = evaluate(embeddings, labels).to_dict()
         assert {name: measured[name] for name in expected} == expected  # equal for 1 and 4 ranks
         assert "<html" in (tmp_path / run / "report.html").read_text()

@@ -53,7 +53,14 @@ def test_the_trainer_alone_refuses_losses_of_missing_packages(wheels, environmen
 
 def test_the_trainer_with_all_brings_everything_and_trains(complete):
     listing = complete.command("dml", "plugins")
-    for name in ("norm-softmax", "instance-cross-entropy", "exact", "hamming", "glyphs", "class-balanced"):
+    for name in (
+        "norm-softmax",
+        "instance-cross-entropy",
+        "exact",
+        "hamming",
+        "glyphs",
+        "class-balanced",
+    ):
         assert name in listing
     complete.python_script(readme_example("dml-train"))
 
@@ -70,7 +77,14 @@ def test_the_evaluators_wheel_runs_on_any_python_from_3_11_and_any_x86_64(wheels
 
 
 def test_a_third_partys_loss_trains_by_name(wheels, complete, tmp_path):
-    command = [Path(sys.executable).with_name("uv"), "build", "--quiet", "--wheel", "--out-dir", wheels]
+    command = [
+        Path(sys.executable).with_name("uv"),
+        "build",
+        "--quiet",
+        "--wheel",
+        "--out-dir",
+        wheels,
+    ]
     subprocess.run([*command, ROOT / "examples/third-party-loss"], check=True)
     complete.install("dml-example-loss", find_links=wheels)
     assert "supervised-contrastive" in complete.command("dml", "plugins")
@@ -79,7 +93,10 @@ def test_a_third_partys_loss_trains_by_name(wheels, complete, tmp_path):
         "dml", "train", "my-images", "--out", out, "--set", "training.steps=4", "--set", f"dataset.root={images}",
         "--set", "sampler.batch_size=8", "--set", 'loss={name="supervised-contrastive", temperature=0.2}',
     )  # fmt: skip
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     losses = [line["loss"] for line in lines if "loss" in line]
     assert len(losses) == 4
     assert all(np.isfinite(losses))

@@ -15,14 +15,19 @@ def is_ours(path: Path) -> bool:
     """Tell whether a file belongs to the project; hidden folders hold installed packages and the caches of tools."""
     parts = path.relative_to(ROOT).parts
     built = parts[0] == "site"  # `make docs` writes this folder
-    return not built and not SKIPPED & set(parts) and not any(part.startswith(".") for part in parts)
+    return (
+        not built and not SKIPPED & set(parts) and not any(part.startswith(".") for part in parts)
+    )
 
 
 PAGES = sorted(filter(is_ours, ROOT.rglob("*.md")))
 INDEX = ROOT / "docs" / "index.md"
 DOCS = [page for page in PAGES if page.is_relative_to(INDEX.parent) and page != INDEX]
 SOURCES = [
-    path for suffix in ("py", "pyi", "rs", "toml") for path in ROOT.rglob(f"*.{suffix}") if is_ours(path)
+    path
+    for suffix in ("py", "pyi", "rs", "toml")
+    for path in ROOT.rglob(f"*.{suffix}")
+    if is_ours(path)
 ]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 EXTERNAL = re.compile(r"[a-z]+:")

@@ -29,7 +29,9 @@ def blocks(page: Path) -> list[str]:
 
 # The Python of a page runs in a new process, and most pages import torch, so these tests are slow.
 PAGES_WITH_PYTHON = [
-    pytest.param(page, marks=() if page.parent == ROOT else pytest.mark.slow, id=str(page.relative_to(ROOT)))
+    pytest.param(
+        page, marks=() if page.parent == ROOT else pytest.mark.slow, id=str(page.relative_to(ROOT))
+    )
     for page in PAGES
     if blocks(page)
 ]
@@ -51,7 +53,9 @@ def test_the_readme_has_examples():
 @pytest.mark.parametrize("page", PAGES_WITH_PYTHON)
 def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
     code = "\n".join(blocks(page))
-    peers = [name for name in LARGE if re.search(rf"^(?:import|from) {name}\b", code, flags=re.MULTILINE)]
+    peers = [
+        name for name in LARGE if re.search(rf"^(?:import|from) {name}\b", code, flags=re.MULTILINE)
+    ]
     for name in peers:
         if find_spec(name) is None:
             pytest.skip(f"the page compares with {name}, which is not installed")

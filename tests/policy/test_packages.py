@@ -31,24 +31,31 @@ def test_all_four_packages_are_here():
 def test_a_package_has_its_files_a_changelog_of_its_version_and_compatible_ranges(package):
     for name in ("README.md", "CHANGELOG.md", "tests"):
         assert (package / name).exists(), f"{package.name} has no {name}"
-    newest = re.search(r"^## (\S+)", (package / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    newest = re.search(
+        r"^## (\S+)", (package / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert newest is not None
     assert newest[1] == metadata(package)["version"]
     for requirement in requirements(package):
         name = re.match(r"[\w.-]+", requirement)[0]
         if name in OURS - {package.name}:  # an extra may name other extras of the same package
-            assert re.search(r">=\d+\.\d+.*,<\d+\.\d+", requirement), f"{requirement}: expected >=X.Y,<X.Z"
+            assert re.search(r">=\d+\.\d+.*,<\d+\.\d+", requirement), (
+                f"{requirement}: expected >=X.Y,<X.Z"
+            )
 
 
 def test_the_evaluator_needs_numpy_alone():
-    assert [re.match(r"[\w-]+", r)[0] for r in metadata(ROOT / "packages/dml-eval-rs")["dependencies"]] == [
-        "numpy"
-    ]
+    assert [
+        re.match(r"[\w-]+", r)[0] for r in metadata(ROOT / "packages/dml-eval-rs")["dependencies"]
+    ] == ["numpy"]
 
 
 @pytest.mark.parametrize("name", ["uv.lock", "poetry.lock", "pdm.lock"])
 def test_lock_files_with_addresses_are_not_tracked(name):
-    assert name in (ROOT / ".gitignore").read_text(encoding="utf-8").split() or not (ROOT / name).exists()
+    assert (
+        name in (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+        or not (ROOT / name).exists()
+    )
 
 
 def test_requirements_are_pinned_with_hashes_and_name_no_registry():

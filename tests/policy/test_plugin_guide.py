@@ -29,7 +29,9 @@ TESTS = [name for name in dir(DatasetContract) if name.startswith("test_") and n
 @pytest.fixture(scope="module")
 def worked() -> dict[str, Any]:
     section = (
-        GUIDE.read_text(encoding="utf-8").partition("## A data set, step by step")[2].partition("\n## ")[0]
+        GUIDE.read_text(encoding="utf-8")
+        .partition("## A data set, step by step")[2]
+        .partition("\n## ")[0]
     )
     names: dict[str, Any] = {"__name__": "worked"}
     for block in re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL):
@@ -64,10 +66,14 @@ def test_its_hook_provides_it(worked):
 def test_a_pages_loss_keeps_the_contract(page, test):
     text = (ROOT / page).read_text(encoding="utf-8")
     blocks = map(
-        textwrap.dedent, re.findall(r"^ *```python\n(.*?)^ *```", text, flags=re.DOTALL | re.MULTILINE)
+        textwrap.dedent,
+        re.findall(r"^ *```python\n(.*?)^ *```", text, flags=re.DOTALL | re.MULTILINE),
     )
     names: dict[str, Any] = {"__name__": "page"}
-    exec("import torch\n" + next(block for block in blocks if f"class {LOSSES[page]}(" in block), names)
+    exec(
+        "import torch\n" + next(block for block in blocks if f"class {LOSSES[page]}(" in block),
+        names,
+    )
     make = names[LOSSES[page]]
     contract = type("Contract", (LossContract,), {"make_loss": lambda self, classes, dim: make()})
     getattr(contract(), test)()

@@ -38,7 +38,9 @@ def test_near_ties_are_ranked_correctly_where_float32_fails(
         # Exact rational arithmetic is the oracle: float32 numbers are fractions with small denominators.
         q, g = (x.astype(object) for x in (query[0].astype(np.float64), gallery.astype(np.float64)))
         scale = 2**60
-        q, g = (np.array([int(v * scale) for v in x.ravel()], object).reshape(x.shape) for x in (q, g))
+        q, g = (
+            np.array([int(v * scale) for v in x.ravel()], object).reshape(x.shape) for x in (q, g)
+        )
         assert all(int(float(v) * scale) == w for v, w in zip(gallery.ravel()[:50], g.ravel()[:50]))
         if similarity == "dot":
             keys = [sum(q * row) for row in g]
@@ -85,7 +87,9 @@ def tied_rows(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     ties=st.sampled_from(["index", "optimistic", "pessimistic", "expected"]),
     data=st.data(),
 )
-def test_threads_layouts_and_blocks_change_no_bit(rows: Any, similarity: Any, ties: Any, data: Any) -> None:
+def test_threads_layouts_and_blocks_change_no_bit(
+    rows: Any, similarity: Any, ties: Any, data: Any
+) -> None:
     x, labels = rows
     options: Any = {
         "similarity": similarity, "ties": ties, "metrics": METRICS,

@@ -55,11 +55,15 @@ def batches(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
         x[row] = 0
     for row in draw(st.lists(st.integers(0, size - 1), max_size=3)):
         x[row] = x[0]
-    labels = draw(st.lists(st.integers(0, draw(st.integers(0, CLASSES - 1))), min_size=size, max_size=size))
+    labels = draw(
+        st.lists(st.integers(0, draw(st.integers(0, CLASSES - 1))), min_size=size, max_size=size)
+    )
     return x, torch.tensor(labels)
 
 
-def assert_finite(loss: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype) -> None:
+def assert_finite(
+    loss: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype
+) -> None:
     """Check the value, and the gradients of embeddings and parameters, for rows clamped to the dtype's range."""
     largest = torch.finfo(dtype).max
     leaf = x.double().clamp(-largest, largest).to(dtype).requires_grad_()
@@ -69,7 +73,9 @@ def assert_finite(loss: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, dtype
         assert torch.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in REGISTERED), *SCALED.items()])
+@pytest.mark.parametrize(
+    ("name", "options"), [*((name, {}) for name in REGISTERED), *SCALED.items()]
+)
 @few
 @given(batch=batches(), dtype=st.sampled_from(DTYPES))
 def test_value_and_gradient_are_finite_at_any_scale(
@@ -100,7 +106,9 @@ SUMS = {  # wrappers that add losses of the same embeddings
     ],
 )
 @pytest.mark.parametrize("size", [1e-7, 1e-6, 1e-5])
-def test_a_sum_of_losses_of_short_float16_rows_is_finite(name: str, wrapper: str, size: float) -> None:
+def test_a_sum_of_losses_of_short_float16_rows_is_finite(
+    name: str, wrapper: str, size: float
+) -> None:
     wrapped = SUMS[wrapper](make(name).half())
     for seed in range(4):
         x = size * torch.randn(12, DIM, generator=torch.Generator().manual_seed(seed))
@@ -110,7 +118,9 @@ def test_a_sum_of_losses_of_short_float16_rows_is_finite(name: str, wrapper: str
 @pytest.mark.parametrize("name", REGISTERED)
 @few
 @given(batch=batches())
-def test_autocast_changes_nothing(name: str, device: str, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_autocast_changes_nothing(
+    name: str, device: str, batch: tuple[torch.Tensor, torch.Tensor]
+) -> None:
     """Losses compute in float32 in any surrounding precision."""
     x, y = (part.to(device) for part in batch)
     plain_x, cast_x = x.clone().requires_grad_(), x.clone().requires_grad_()
@@ -136,7 +146,9 @@ def test_float32_is_near_float64(name: str, device: str, seed: int, size: int) -
     x = torch.randn(size, DIM, generator=generator).to(device)
     y = torch.randint(0, CLASSES, (size,), generator=generator).to(device)
     loss = make(name, device).eval()  # in training, CurricularFace's t would change between calls
-    torch.testing.assert_close(loss(x, y).double(), loss.double()(x.double(), y), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        loss(x, y).double(), loss.double()(x.double(), y), rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", PAIR_LOSSES)

@@ -19,7 +19,13 @@ from dml_eval_rs import evaluate
 EXAMPLES = Path(__file__).parents[2] / "examples" / "sharded-evaluation"
 SHARDS = [f"{part}.npy" for part in range(3)]
 # Use localhost, since host names can't be resolved on some machines.
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost", "--nproc-per-node=2"]
+TORCHRUN = [
+    "-m",
+    "torch.distributed.run",
+    "--standalone",
+    "--local-addr=localhost",
+    "--nproc-per-node=2",
+]
 
 pytestmark = pytest.mark.slow  # all examples start processes
 
@@ -77,6 +83,8 @@ def dask_address() -> Iterator[str]:
         process.stdout.close()
 
 
-def test_dask_workers_give_the_bits_of_one_call(dask_address: str, data: tuple[Path, dict[str, Any]]) -> None:
+def test_dask_workers_give_the_bits_of_one_call(
+    dask_address: str, data: tuple[Path, dict[str, Any]]
+) -> None:
     folder, expected = data
     assert run(folder, str(EXAMPLES / "on_dask.py"), dask_address) == expected

@@ -24,4 +24,7 @@ class Special(Plain):
 @pytest.mark.parametrize("wrap", [lambda loss: loss, torch.compile], ids=["plain", "compiled"])
 @pytest.mark.parametrize(("loss", "fraction", "centers"), [(Plain, 1, 1), (Special, 0.25, 3)])
 def test_attributes_of_a_loss_are_returned_or_their_defaults(loss, fraction, centers, wrap) -> None:
-    assert (class_fraction_of(wrap(loss())), centers_per_class_of(wrap(loss()))) == (fraction, centers)
+    assert (class_fraction_of(wrap(loss())), centers_per_class_of(wrap(loss()))) == (
+        fraction,
+        centers,
+    )

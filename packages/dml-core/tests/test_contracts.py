@@ -22,9 +22,15 @@ from dml_core.testing import (
 )
 from dml_eval_rs.evaluators import Evaluator
 
-TestClassBalanced = suite(SamplerContract, lambda labels, seed: ClassBalancedSampler(labels, 3, 2, seed=seed))
-TestShuffled = suite(SamplerContract, lambda labels, seed: ShuffledSampler(labels, batch_size=7, seed=seed))
-TestHardNegatives = suite(SamplerContract, lambda labels, seed: HardNegativeSampler(labels, 4, 2, seed=seed))
+TestClassBalanced = suite(
+    SamplerContract, lambda labels, seed: ClassBalancedSampler(labels, 3, 2, seed=seed)
+)
+TestShuffled = suite(
+    SamplerContract, lambda labels, seed: ShuffledSampler(labels, batch_size=7, seed=seed)
+)
+TestHardNegatives = suite(
+    SamplerContract, lambda labels, seed: HardNegativeSampler(labels, 4, 2, seed=seed)
+)
 
 
 # --- correct components; the tests replace some of their methods by faulty methods
@@ -43,7 +49,9 @@ class Noise:
     def load(self, indices, seeds=None):
         rows = []
         for row, index in enumerate(indices):
-            generator = torch.Generator().manual_seed(int(index) if seeds is None else int(seeds[row]))
+            generator = torch.Generator().manual_seed(
+                int(index) if seeds is None else int(seeds[row])
+            )
             rows.append(torch.randn(1, 4, 4, generator=generator))
         return torch.stack(rows)
 
@@ -78,7 +86,9 @@ def dataset_with(**changes):
 
 
 def grouped(groups, **changes):
-    return dataset_with(test=Grouped(np.repeat(np.arange(2), 2), ["d", "e"], np.array(groups)), **changes)
+    return dataset_with(
+        test=Grouped(np.repeat(np.arange(2), 2), ["d", "e"], np.array(groups)), **changes
+    )
 
 
 def labelled():
@@ -93,7 +103,8 @@ TestNoiseSetWithGallery = suite(
 )
 TestGroupedSet = suite(DatasetContract, lambda: grouped(["x", "y", "x", "x"]))
 TestListedSet = suite(
-    DatasetContract, lambda: dataset_with(matches=Relevance(*LISTS, np.array([2, 0]), ignored=LISTS))
+    DatasetContract,
+    lambda: dataset_with(matches=Relevance(*LISTS, np.array([2, 0]), ignored=LISTS)),
 )
 TestLabelledSet = suite(DatasetContract, labelled)
 
@@ -130,8 +141,12 @@ class BySorting:
 
     def evaluate(self, embeddings, labels, gallery=None, gallery_labels=None):
         alone = gallery is None
-        _, nearest = self.nearest(embeddings, embeddings if alone else gallery, 1, exclude_self=alone)
-        hits = (np.asarray(labels if alone else gallery_labels)[nearest[:, 0]] == labels).astype(np.float64)
+        _, nearest = self.nearest(
+            embeddings, embeddings if alone else gallery, 1, exclude_self=alone
+        )
+        hits = (np.asarray(labels if alone else gallery_labels)[nearest[:, 0]] == labels).astype(
+            np.float64
+        )
         return Figures({"recall@1": float(hits.mean())}, {"recall@1": hits})
 
     def nearest(self, queries, gallery, k, *, exclude_self=False):
@@ -204,7 +219,9 @@ DATASETS = {
     "training_and_evaluation_share_no_class": {"shared": lambda: dataset_with(test=split_with())},
     "labels_name_a_class_of_every_item": {
         "unnamed": lambda: dataset_with(train=split_with(class_names=["a", "b"])),
-        "int32": lambda: dataset_with(train=split_with(labels=np.repeat(np.arange(3, dtype=np.int32), 2))),
+        "int32": lambda: dataset_with(
+            train=split_with(labels=np.repeat(np.arange(3, dtype=np.int32), 2))
+        ),
     },
     "some_query_has_a_match": {
         "alone": lambda: dataset_with(test=Noise(np.arange(2), ["d", "e"])),
@@ -223,8 +240,12 @@ DATASETS = {
     "groups_are_those_of_queries_and_gallery": {
         "short groups": lambda: grouped(["x", "y"]),
         "real groups": lambda: grouped([0.5, 1, 2, 3]),
-        "gallery without groups": lambda: grouped(FOUR, gallery=Noise(np.array([0, 1]), ["d", "e"])),
-        "groups of two kinds": lambda: grouped(FOUR, gallery=Grouped(np.array([0]), ["d"], np.array(["1"]))),
+        "gallery without groups": lambda: grouped(
+            FOUR, gallery=Noise(np.array([0, 1]), ["d", "e"])
+        ),
+        "groups of two kinds": lambda: grouped(
+            FOUR, gallery=Grouped(np.array([0]), ["d"], np.array(["1"]))
+        ),
     },
     "matches_are_those_of_the_queries": {
         "short offsets": lambda: listed(LISTS[0][:-1], LISTS[1]),
@@ -309,14 +330,18 @@ class Clinging(Mining):
 
 SAMPLERS = {
     "batches_are_indices_of_items": {
-        "beyond": altered(Sampler, batch_at=lambda self, *place: Sampler.batch_at(self, *place) + 44)
+        "beyond": altered(
+            Sampler, batch_at=lambda self, *place: Sampler.batch_at(self, *place) + 44
+        )
     },
     "batches_have_one_size": {
         "uneven": altered(
             Sampler, batch_at=lambda self, *place: Sampler.batch_at(self, *place)[: 5 - place[1]]
         )
     },
-    "a_batch_is_a_function_of_seed_epoch_and_position": {"stateful": altered(Sampler, batch_at=count_calls)},
+    "a_batch_is_a_function_of_seed_epoch_and_position": {
+        "stateful": altered(Sampler, batch_at=count_calls)
+    },
     "seed_and_epoch_change_the_batches": {
         "epochs": altered(
             Sampler, batch_at=lambda self, epoch, position: Sampler.batch_at(self, 0, position)
@@ -351,7 +376,8 @@ def network_that(change):
     def make(in_channels):
         noise = torch.randn(4, 1, 1)
         return altered(
-            Network, forward=lambda self, images: change(Network.forward(self, images), images, noise)
+            Network,
+            forward=lambda self, images: change(Network.forward(self, images), images, noise),
         )(in_channels)
 
     return make
@@ -360,12 +386,16 @@ def network_that(change):
 BACKBONES = {
     "is_a_module_that_says_its_width": {"unsaid": network_with(num_features=None)},
     "features_have_the_stated_width": {"wide": network_with(num_features=5)},
-    "is_finite_under_autocast": {"overflowing": network_that(lambda features, images, noise: features / 0)},
+    "is_finite_under_autocast": {
+        "overflowing": network_that(lambda features, images, noise: features / 0)
+    },
     "gradient_reaches_every_parameter": {"idle": network_with(unused=nn.Linear(2, 2))},
     "evaluates_each_image_alone": {
         "mixing": network_that(lambda features, images, noise: features + images.mean())
     },
-    "state_dict_round_trips": {"forgetful": network_that(lambda features, images, noise: features + noise)},
+    "state_dict_round_trips": {
+        "forgetful": network_that(lambda features, images, noise: features + noise)
+    },
 }
 
 
@@ -417,7 +447,9 @@ def without_lists(embeddings, labels, *gallery):
 
 def measures(change):
     """Make an evaluator that returns changed evaluations."""
-    return altered(BySorting, evaluate=lambda self, *arrays: change(BySorting.evaluate(self, *arrays)))
+    return altered(
+        BySorting, evaluate=lambda self, *arrays: change(BySorting.evaluate(self, *arrays))
+    )
 
 
 def as_json(change):
@@ -467,7 +499,8 @@ EVALUATORS = {
     "the_nearest_come_first": {"unsorted": altered(BySorting, nearest=roll)},
     "a_query_can_leave_itself_out": {
         "selfish": altered(
-            BySorting, nearest=lambda self, *given, exclude_self=False: BySorting.nearest(self, *given)
+            BySorting,
+            nearest=lambda self, *given, exclude_self=False: BySorting.nearest(self, *given),
         )
     },
     "items_have_a_size": {"weightless": altered(BySorting, bytes_per_item=lambda self, dim: 0)},
@@ -480,10 +513,15 @@ EVALUATORS = {
     },
     "junk_is_excluded": {"junkful": without("junk")},
     "all_items_above_a_similarity_are_found": {
-        "boundless": exact_with("within", lambda *given, max_results: (given, {"max_results": 2**60})),
+        "boundless": exact_with(
+            "within", lambda *given, max_results: (given, {"max_results": 2**60})
+        ),
         "lenient": exact_with(
             "within",
-            lambda queries, gallery, threshold, **options: ((queries, gallery, threshold - 0.5), options),
+            lambda queries, gallery, threshold, **options: (
+                (queries, gallery, threshold - 0.5),
+                options,
+            ),
         ),
     },
     "true_accept_rates_rise_with_the_false_ones": {
@@ -498,7 +536,9 @@ EVALUATORS = {
         "confused": exact_with(
             "hard_negatives", lambda x, labels, k, **options: ((x, labels // 2, k), options)
         ),
-        "marginless": exact_with("hard_negatives", lambda *given, below, margin: (given, {"below": below})),
+        "marginless": exact_with(
+            "hard_negatives", lambda *given, below, margin: (given, {"below": below})
+        ),
     },
 }
 
@@ -549,7 +589,9 @@ FAULTS = {
         for name, made in some.items()
     ],
 )
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
 def test_a_fault_is_caught(contract, test, faulty):
     with pytest.raises(AssertionError):
         getattr(suite(contract, faulty)(), f"test_{test}")()

@@ -41,7 +41,9 @@ def test_kept_rows_have_the_bits_of_one_draw(rows, columns, bounds, groups, fill
     torch.set_default_dtype(dtype)
     try:
         whole = fill(generators[0], torch.empty(rows, columns))
-        kept = draw_rows((rows, columns), slice(first, last), partial(fill, generators[1]), block=16 * groups)
+        kept = draw_rows(
+            (rows, columns), slice(first, last), partial(fill, generators[1]), block=16 * groups
+        )
     finally:
         torch.set_default_dtype(before)
     assert kept.dtype == dtype
@@ -60,7 +62,9 @@ def test_blocks_of_the_default_size_have_the_bits_of_one_draw():
         assert torch.equal(kept, whole[keep])
 
 
-@pytest.mark.parametrize(("keep", "block"), [(slice(0, 2), 24), (slice(0, 2), 0), (slice(0, 4, 2), 16)])
+@pytest.mark.parametrize(
+    ("keep", "block"), [(slice(0, 2), 24), (slice(0, 2), 0), (slice(0, 4, 2), 16)]
+)
 def test_blocks_with_broken_groups_and_scattered_rows_raise(keep, block):
     with pytest.raises(ValueError, match="expected a multiple of 16, and consecutive rows"):
         draw_rows((4, 4), keep, torch.Tensor.normal_, block=block)

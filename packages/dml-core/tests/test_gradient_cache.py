@@ -46,7 +46,9 @@ def gradients(*modules: nn.Module) -> list[Tensor]:
 
 @pytest.mark.parametrize("micro_batch", [1, 3, 4, 10, 11, 50])
 @pytest.mark.parametrize("make_loss", [lambda: pair_loss, ClassLoss], ids=["pairs", "classes"])
-def test_the_gradient_is_that_of_the_whole_batch(make_loss: Callable[[], Callable], micro_batch: int) -> None:
+def test_the_gradient_is_that_of_the_whole_batch(
+    make_loss: Callable[[], Callable], micro_batch: int
+) -> None:
     found = []
     for size in (None, micro_batch):
         network, loss = make_network(), make_loss()
@@ -68,7 +70,9 @@ def test_gradients_add_to_those_of_earlier_calls() -> None:
     twice = gradients(network)
     network.zero_grad()
     backward_in_micro_batches(network, inputs(), pair_loss, 4)
-    torch.testing.assert_close(twice, [2 * gradient for gradient in gradients(network)], rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        twice, [2 * gradient for gradient in gradients(network)], rtol=1e-12, atol=0
+    )
 
 
 def test_both_passes_draw_the_same_dropout_and_later_draws_go_on() -> None:
@@ -106,13 +110,17 @@ def test_under_autocast_both_passes_have_its_precision(scaled: bool) -> None:
     for size in (None, 4):
         network, loss = make_network().float(), ClassLoss().float()
         seen: list[torch.dtype] = []
-        network.register_forward_hook(lambda module, given, output, seen=seen: seen.append(output.dtype))
+        network.register_forward_hook(
+            lambda module, given, output, seen=seen: seen.append(output.dtype)
+        )
         with torch.autocast("cpu", torch.bfloat16):
             if size is None:
                 value = loss(network(inputs().float()))
                 scaler.scale(value).backward()
             else:
-                value = backward_in_micro_batches(network, inputs().float(), loss, size, scaler=scaler)
+                value = backward_in_micro_batches(
+                    network, inputs().float(), loss, size, scaler=scaler
+                )
         assert set(seen) == {torch.bfloat16}
         found.append([value.detach(), *gradients(network, loss)])
     assert all(gradient.abs().sum() > 0 for gradient in found[1])
@@ -134,17 +142,23 @@ def test_wrong_arguments_raise() -> None:
         GradientCache(network, 2.5)  # type: ignore[arg-type]
     cache = GradientCache(network, 4)
     cache.embed(inputs())
-    with pytest.raises(RuntimeError, match="the embeddings have no gradient; call the loss's backward"):
+    with pytest.raises(
+        RuntimeError, match="the embeddings have no gradient; call the loss's backward"
+    ):
         cache.backward()
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; other tests use the CPU")
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device; other tests use the CPU"
+)
 def test_on_a_gpu_dropout_and_precision_are_repeated() -> None:
     network = make_network(nn.Dropout(0.5)).float().cuda()
     outputs: list[Tensor] = []
     network.register_forward_hook(lambda module, given, output: outputs.append(output.detach()))
     with torch.autocast("cuda", torch.bfloat16):
-        backward_in_micro_batches(network, inputs().float().cuda(), lambda x: x.float().square().sum(), 4)
+        backward_in_micro_batches(
+            network, inputs().float().cuda(), lambda x: x.float().square().sum(), 4
+        )
     assert outputs[0].dtype == torch.bfloat16
     assert torch.equal(torch.cat(outputs[:3]), torch.cat(outputs[3:]))

@@ -17,7 +17,9 @@ class MeanPairDistance(nn.Module):
     """Correct pair loss: 1 - cosine, averaged over the positive pairs."""
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        wide = nn.functional.normalize(embeddings.float() if embeddings.itemsize < 4 else embeddings, dim=1)
+        wide = nn.functional.normalize(
+            embeddings.float() if embeddings.itemsize < 4 else embeddings, dim=1
+        )
         positive = (labels[:, None] == labels[None]) & ~torch.eye(len(labels), dtype=torch.bool)
         return ((1 - wide @ wide.T) * positive).sum() / positive.sum().clamp_min(1)
 
@@ -84,7 +86,9 @@ def test_a_row_that_counts_itself_is_found_whatever_the_loss(loss: type[Pairs]) 
     if loss is SumOfPairs:  # a row's pair with itself adds 0
         checked.test_a_row_is_not_its_own_positive()
         return
-    with pytest.raises(AssertionError, match="exclude the diagonal, where a row would be its own positive"):
+    with pytest.raises(
+        AssertionError, match="exclude the diagonal, where a row would be its own positive"
+    ):
         checked.test_a_row_is_not_its_own_positive()
 
 
@@ -104,7 +108,9 @@ class SoftCentres(Centres):
     """Correct class loss that can be computed from a shard of the classes: a softmax of cosines."""
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(self._logits(embeddings, self.class_weights), labels.long())
+        return nn.functional.cross_entropy(
+            self._logits(embeddings, self.class_weights), labels.long()
+        )
 
     def sharded_forward(self, embeddings: Tensor, labels: Tensor, shard: ClassShard) -> Tensor:
         logits = self._logits(embeddings, shard.class_weights)
@@ -142,7 +148,10 @@ def of_positives(loss, embeddings, labels):
 
 
 def by_negatives(loss, embeddings, labels):
-    return distance(embeddings, labels) + (embeddings.sum() * 0 + 1) / (labels[:, None] != labels).sum()
+    return (
+        distance(embeddings, labels)
+        + (embeddings.sum() * 0 + 1) / (labels[:, None] != labels).sum()
+    )
 
 
 def plain_zero(loss, embeddings, labels):
@@ -192,14 +201,22 @@ def of_another_gradient(loss, embeddings, labels, shard):
 
 GRADIENT = "test_gradient_reaches_the_embeddings_and_parameters"
 FUNCTIONS = [
-    (lambda loss, x, y: distance(x, y)[None], "test_is_a_scalar_in_a_floating_dtype", r"shape \(1,\)"),
+    (
+        lambda loss, x, y: distance(x, y)[None],
+        "test_is_a_scalar_in_a_floating_dtype",
+        r"shape \(1,\)",
+    ),
     (lambda loss, x, y: (x.exp() * 1e5).sum() / 1e5, "test_is_finite_in_every_dtype", "float16"),
     (lambda loss, x, y: (x.exp() * 1e5).sum() / 1e5, "test_is_finite_for_extreme_norms", "1000000"),
     (of_positives, "test_survives_a_batch_without_positives", "without positives"),
     (of_positives, "test_survives_a_batch_of_one", "batch of one"),
     (plain_zero, "test_survives_a_batch_without_positives", "does not back-propagate"),
     (by_negatives, "test_survives_a_batch_without_negatives", "without negatives"),
-    (lambda loss, x, y: (x[0] ** 2).sum(), "test_does_not_depend_on_the_order_of_the_batch", "permuted"),
+    (
+        lambda loss, x, y: (x[0] ** 2).sum(),
+        "test_does_not_depend_on_the_order_of_the_batch",
+        "permuted",
+    ),
     (written, "test_leaves_its_input_alone", "wrote to the embeddings"),
     (counted, "test_state_dict_round_trips", "after load_state_dict"),
     (lambda loss, x, y: distance(x.detach() + 0 * x, y), GRADIENT, "no gradient reaches"),
@@ -212,7 +229,11 @@ FUNCTIONS = [
         *((forward_of(kind), test, complaint) for kind, test, complaint in FUNCTIONS),
         (HasAnUnusedParameter, GRADIENT, "unused"),
         (sharded_by(without_the_true_class), SHARDED, "the loss by sharded_forward differs"),
-        (sharded_by(of_another_gradient), SHARDED, "the embeddings' gradient by sharded_forward differs"),
+        (
+            sharded_by(of_another_gradient),
+            SHARDED,
+            "the embeddings' gradient by sharded_forward differs",
+        ),
     ],
 )
 def test_a_fault_is_caught(faulty, test, complaint):

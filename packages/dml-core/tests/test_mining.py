@@ -47,7 +47,10 @@ def test_anchors_bring_their_negatives_and_every_class_comes_once(data):
             size = int((labels == labels[item]).sum())
             assert images // size <= times <= -(-images // size)
         # Per anchor, add up to M of the listed negatives in order, unless their class is already in the batch.
-        there, firsts = {*labels[plain[: anchors * images]].tolist()}, batch[::images][anchors:].tolist()
+        there, firsts = (
+            {*labels[plain[: anchors * images]].tolist()},
+            batch[::images][anchors:].tolist(),
+        )
         for anchor in plain[: anchors * images : images]:
             listed, brought = {*negatives[anchor].tolist()} - {-1}, 0
             while brought < each and firsts and firsts[0] in listed:
@@ -56,7 +59,9 @@ def test_anchors_bring_their_negatives_and_every_class_comes_once(data):
             free = {int(labels[item]) for item in listed} - there
             assert brought == each or not free or len(there) == classes
         rest = {int(labels[item]) for item in firsts}
-        in_order = [int(row[0]) for row in plain.reshape(classes, images) if int(labels[row[0]]) in rest]
+        in_order = [
+            int(row[0]) for row in plain.reshape(classes, images) if int(labels[row[0]]) in rest
+        ]
         assert firsts == in_order  # rows of the balanced batch fill the rest
 
 

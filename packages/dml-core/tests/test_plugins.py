@@ -108,7 +108,9 @@ def test_twenty_plugins_of_which_every_second_one_exits(installed):
         return lambda: [Component(f"loss-{number}", nothing, "a loss")]
 
     hooks = [exits if number % 2 else one(number) for number in range(20)]
-    loaded = Plugins([installed(make_plugin(dml_losses=h), f"plugin_{n}") for n, h in enumerate(hooks)])
+    loaded = Plugins(
+        [installed(make_plugin(dml_losses=h), f"plugin_{n}") for n, h in enumerate(hooks)]
+    )
     assert len(Registry(loaded).entries("losses")) == 10
     assert len(loaded.failures) == 10
 
@@ -146,13 +148,17 @@ def test_a_plugin_can_be_added_by_hand():
         loaded.register(make_plugin(dml_nothing_like_it=nothing))
 
 
-@pytest.mark.parametrize("name", ["Norm-Softmax", "norm_softmax", "", "a--b", "-a", "a/b/c", "norm softmax"])
+@pytest.mark.parametrize(
+    "name", ["Norm-Softmax", "norm_softmax", "", "a--b", "-a", "a/b/c", "norm softmax"]
+)
 def test_a_component_name_is_kebab_case(name):
     with pytest.raises(ValueError, match="kebab-case"):
         Component(name, nothing, "a summary")
 
 
-@pytest.mark.parametrize("name", ["a", "norm-softmax", "pml/ContrastiveLoss", "resnet50", "bn-inception-v2"])
+@pytest.mark.parametrize(
+    "name", ["a", "norm-softmax", "pml/ContrastiveLoss", "resnet50", "bn-inception-v2"]
+)
 def test_component_names_that_are_allowed(name):
     assert Component(name, nothing, "a summary").source == ""
 
@@ -183,8 +189,14 @@ def test_a_reference_is_imported_when_the_component_is_used(write):
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("no_such_module:Loss", "can't import no_such_module:Loss: ModuleNotFoundError: No module named"),
-        ("broken_losses:Loss", r"ZeroDivisionError: division by zero \(.*broken_losses.py, line 2\)"),
+        (
+            "no_such_module:Loss",
+            "can't import no_such_module:Loss: ModuleNotFoundError: No module named",
+        ),
+        (
+            "broken_losses:Loss",
+            r"ZeroDivisionError: division by zero \(.*broken_losses.py, line 2\)",
+        ),
         ("good_losses:Los", "has no attribute 'Los'"),
         ("good_losses:number", "good_losses:number is 3; expected a class or function"),
     ],
@@ -209,7 +221,9 @@ def test_a_reference_names_a_module_and_an_object(reference):
 def test_a_failure_names_the_file_and_the_line(write):
     missing = write("missing_import", "import sys\n\nimport no_such_module_either\n")
     invalid = write("not_python", "x = 1\ndef f(:\n")
-    loaded = Plugins([EntryPoint("a", "missing_import", "dml"), EntryPoint("b", "not_python", "dml")])
+    loaded = Plugins(
+        [EntryPoint("a", "missing_import", "dml"), EntryPoint("b", "not_python", "dml")]
+    )
     first, second = map(str, loaded.failures)
     assert first.endswith(f"({missing}, line 3)")
     assert second.endswith(f"({invalid}, line 2)")

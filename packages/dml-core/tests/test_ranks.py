@@ -41,9 +41,7 @@ def test_every_rank_has_all_rows_and_the_gradient_of_its_own(
 
 def test_counts_that_do_not_match_the_rows_raise(ranks: list[dict[str, Any]]) -> None:
     for rank, saved in enumerate(ranks):
-        expected = (
-            f"expected a number for each of 2 ranks, and 2 for rank {rank}, whose rows have shape (2, 3)"
-        )
+        expected = f"expected a number for each of 2 ranks, and 2 for rank {rank}, whose rows have shape (2, 3)"
         assert saved["error"] == f"counts is [3, 3]; {expected}"
 
 
@@ -56,7 +54,9 @@ def test_a_process_alone_has_its_rows() -> None:
 
 @pytest.mark.parametrize("counts", [[1], [2, 2], []])
 def test_counts_for_a_different_number_of_ranks_raise(counts: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"counts is \[.*\]; expected a number for each of 1 ranks"):
+    with pytest.raises(
+        ValueError, match=r"counts is \[.*\]; expected a number for each of 1 ranks"
+    ):
         all_gather_rows(torch.zeros(2, DIM), counts)
 
 

@@ -40,7 +40,10 @@ class Similarities(nn.Module):
         if self.fault == "own gradient":
             scale = scale * (rank + 1) - scale.detach() * rank
         pairs = (scale * rows @ rows.T).tanh().mean()
-        own = self.part @ rows.detach().mean(dim=0)[self.rows.first : self.rows.first + len(self.part)]
+        own = (
+            self.part
+            @ rows.detach().mean(dim=0)[self.rows.first : self.rows.first + len(self.part)]
+        )
         total = all_gather_rows(own.detach()[None]).sum()
         return pairs + total + (own - own.detach())  # adds 0, with the gradient of the local part
 
@@ -91,7 +94,11 @@ TESTS: dict[str, Callable[[RanksContract], None]] = {
             "test_gradients_of_parameters_are_one_ranks",
             r"the gradient of scale on rank 0 differs .*: it is 1\.5 times one rank's",
         ),
-        (OwnBuffer, "test_buffers_are_one_ranks", "the buffer average on rank 0 differs from one rank's"),
+        (
+            OwnBuffer,
+            "test_buffers_are_one_ranks",
+            "the buffer average on rank 0 differs from one rank's",
+        ),
     ],
 )
 def test_a_fault_fails_its_test(contract: type[RanksContract], test: str, message: str) -> None:

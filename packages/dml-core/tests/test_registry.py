@@ -72,7 +72,12 @@ def plugin_with(*components: Component, kind: str = "losses") -> ModuleType:
 RANKED = Component("ranked", Ranked, "a pair loss")
 CLASSES = Component("classes", Classes, "a class loss")
 WRAPPER = Component("wrapper", Wrapper, "wraps a loss")
-RUN = {"num_classes": 10, "embedding_dim": 4, "steps_per_epoch": 5, "seed": 0}  # the context for losses
+RUN = {
+    "num_classes": 10,
+    "embedding_dim": 4,
+    "steps_per_epoch": 5,
+    "seed": 0,
+}  # the context for losses
 
 
 def test_a_factory_gets_the_keys_of_the_table_and_the_context_that_it_asks_for():
@@ -123,7 +128,9 @@ def test_a_factory_makes_the_component_of_a_deferred_table_itself():
     with pytest.raises(InvalidOption, match=r"loss 'counted' .*: temperature is above 1"):
         components.build("losses", table, RUN)
     with pytest.raises(InvalidOption, match="no option 'temprature'"):
-        components.check("losses", {"name": "maker", "loss": {"name": "counted", "temprature": 0.1}})
+        components.check(
+            "losses", {"name": "maker", "loss": {"name": "counted", "temprature": 0.1}}
+        )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +164,9 @@ def test_of_many_names_the_five_nearest_are_listed():
             "losses", "loss-twoo"
         )
     message = str(caught.value)
-    assert message.startswith("unknown loss 'loss-twoo'; did you mean 'loss-two'? nearest: loss-two, ")
+    assert message.startswith(
+        "unknown loss 'loss-twoo'; did you mean 'loss-two'? nearest: loss-two, "
+    )
     assert message.endswith("; 'dml plugins losses' lists all 6")
     assert message.count("loss-") == 7
 
@@ -173,7 +182,9 @@ def test_all_mistakes_of_a_table_and_its_nested_ones_are_reported_together():
 
 def test_a_miss_lists_the_plugins_that_failed_to_load():
     source = Plugins([EntryPoint("triplets", "no_such_module", "dml")])
-    with pytest.raises(UnknownName, match=r"1 plugin failed to load(.|\n)*triplets = no_such_module"):
+    with pytest.raises(
+        UnknownName, match=r"1 plugin failed to load(.|\n)*triplets = no_such_module"
+    ):
         Registry(source).build("losses", {"name": "triplet"}, RUN)
 
 
@@ -207,7 +218,14 @@ def test_a_value_of_the_wrong_type_is_an_error_that_shows_it(key, value, expecte
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("margin", 1), ("order", "down"), ("levels", [1, 2]), ("levels", []), ("note", "x"), ("note", None)],
+    [
+        ("margin", 1),
+        ("order", "down"),
+        ("levels", [1, 2]),
+        ("levels", []),
+        ("note", "x"),
+        ("note", None),
+    ],
 )
 def test_values_that_fit_their_annotation(key, value):
     registry_of(RANKED).build("losses", {"name": "ranked", key: value}, RUN)
@@ -216,7 +234,8 @@ def test_values_that_fit_their_annotation(key, value):
 @pytest.mark.parametrize("context", [{}, {"embedding_dim": 4}, RUN | {"labels": [0, 1]}])
 def test_a_context_that_is_not_exactly_the_kinds_is_an_error_of_the_caller(context):
     with pytest.raises(
-        TypeError, match=r"'classes' .* expected exactly: num_classes, embedding_dim, steps_per_epoch, seed"
+        TypeError,
+        match=r"'classes' .* expected exactly: num_classes, embedding_dim, steps_per_epoch, seed",
     ):
         registry_of(CLASSES).build("losses", {"name": "classes"}, context)
 
@@ -229,7 +248,9 @@ def test_other_refusals_of_a_factory_are_errors_of_the_recipe_that_name_their_ty
         raise error("p")
 
     with pytest.raises(InvalidOption, match=rf"loss 'refusing' .*: {error.__name__}: '?p"):
-        registry_of(Component("refusing", refuse, "refuses")).build("losses", {"name": "refusing"}, RUN)
+        registry_of(Component("refusing", refuse, "refuses")).build(
+            "losses", {"name": "refusing"}, RUN
+        )
 
 
 def test_a_type_error_of_a_factory_is_an_error_of_the_recipe_and_its_dml_errors_stay_unchanged():
@@ -244,7 +265,8 @@ def test_a_type_error_of_a_factory_is_an_error_of_the_recipe_and_its_dml_errors_
         Component("file", of_a_file, "raises a DmlError"),
     ]
     with pytest.raises(
-        InvalidOption, match=r"loss 'typed' \(.*of_a_whole_number of test-losses 1\.2\): seed is 0\.5"
+        InvalidOption,
+        match=r"loss 'typed' \(.*of_a_whole_number of test-losses 1\.2\): seed is 0\.5",
     ):
         registry_of(*components).build("losses", {"name": "typed", "seed": 0.5}, RUN)
     with pytest.raises(DuplicateName, match=r"^the file uses a name twice$"):
@@ -262,7 +284,9 @@ def test_a_string_is_not_a_list_of_strings():
 
 
 def test_an_unknown_kind_is_an_error():
-    with pytest.raises(UnknownName, match="unknown kind of component 'loss'; did you mean 'losses'"):
+    with pytest.raises(
+        UnknownName, match="unknown kind of component 'loss'; did you mean 'losses'"
+    ):
         registry_of(RANKED).entries("loss")  # type: ignore[arg-type]
 
 
@@ -306,7 +330,9 @@ def test_options_are_those_of_the_signature_with_annotations_and_defaults():
 
 def test_declared_options_replace_those_of_the_signature():
     options = [Option("margin", float, 0.4), Option("levels", Sequence[int]), Option("seed")]
-    components = registry_of(Component("declared", free_for_all, "passes options on", options=options))
+    components = registry_of(
+        Component("declared", free_for_all, "passes options on", options=options)
+    )
     table = {"name": "declared", "levels": [1]}
     assert components.build("losses", table, RUN) == {"levels": [1], "seed": 0}
     for wrong, message in (

@@ -15,7 +15,11 @@ from dml_core import ClassBalancedSampler, ShuffledSampler
 @st.composite
 def samplers(draw):
     sizes = draw(st.lists(st.integers(1, 7), min_size=1, max_size=9))
-    ids = draw(st.lists(st.integers(-(2**60), 2**60), min_size=len(sizes), max_size=len(sizes), unique=True))
+    ids = draw(
+        st.lists(
+            st.integers(-(2**60), 2**60), min_size=len(sizes), max_size=len(sizes), unique=True
+        )
+    )
     labels = np.repeat(np.array(ids, dtype=np.int64), sizes)
     labels = labels[np.random.default_rng(0).permutation(len(labels))]
     return ClassBalancedSampler(
@@ -105,7 +109,9 @@ def test_batches_differ_between_epochs_and_seeds_and_are_otherwise_equal():
 def test_each_deck_is_shuffled_anew_and_so_are_the_images_of_a_class():
     """Draw 2 epochs of ten decks, given twenty classes with ten images; a batch uses 2 images per class."""
     sampler = ClassBalancedSampler(np.arange(200) // 10, 5, 2, batches_per_epoch=40)
-    epochs = np.stack([[sampler.batch_at(epoch, position) for position in range(40)] for epoch in range(2)])
+    epochs = np.stack(
+        [[sampler.batch_at(epoch, position) for position in range(40)] for epoch in range(2)]
+    )
     decks = (epochs[:, :, ::2] // 10).reshape(20, 20)
     assert len({tuple(deck) for deck in decks}) == 20
     assert (epochs[0] % 10 != epochs[1] % 10).any()
@@ -196,7 +202,9 @@ def test_the_shuffled_sampler_gives_no_item_twice_an_epoch(count, data):
 
 def test_the_shuffled_sampler_gives_any_batch_in_any_order():
     sampler = ShuffledSampler(np.zeros(50, dtype=np.int64), 8, seed=1)
-    batches = {(e, p): sampler.batch_at(e, p).tolist() for e in range(3) for p in range(len(sampler))}
+    batches = {
+        (e, p): sampler.batch_at(e, p).tolist() for e in range(3) for p in range(len(sampler))
+    }
     for (epoch, position), batch in reversed(batches.items()):
         assert sampler.batch_at(epoch, position).tolist() == batch
 
@@ -204,7 +212,8 @@ def test_the_shuffled_sampler_gives_any_batch_in_any_order():
 def test_the_shuffled_sampler_shuffles_anew_each_epoch_and_without_bias():
     labels = np.zeros(50, dtype=np.int64)
     orders = [
-        [index for batch in ShuffledSampler(labels, 10, seed=seed) for index in batch] for seed in range(2)
+        [index for batch in ShuffledSampler(labels, 10, seed=seed) for index in batch]
+        for seed in range(2)
     ]
     sampler = ShuffledSampler(labels, 10)
     orders += [[index for batch in sampler for index in batch] for _ in range(3)][1:]

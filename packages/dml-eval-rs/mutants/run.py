@@ -24,7 +24,11 @@ TARGET = REPOSITORY / "target" / "mutants"
 def mutants() -> dict[str, dict[str, str]]:
     """Return each mutant's file, and the text that it replaces by another."""
     groups = tomllib.loads((HERE / "mutants.toml").read_text())
-    return {f"{group}/{name}": mutant for group, named in groups.items() for name, mutant in named.items()}
+    return {
+        f"{group}/{name}": mutant
+        for group, named in groups.items()
+        for name, mutant in named.items()
+    }
 
 
 def source_of(mutant: Mapping[str, str], repository: Path = REPOSITORY) -> Path:
@@ -51,7 +55,9 @@ def suites(copy: Path) -> dict[str, Callable[[], bool]]:
     }
 
     def passes(*command: str | Path) -> bool:
-        return not subprocess.run(command, cwd=copy, env=environment, capture_output=True).returncode
+        return not subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True
+        ).returncode
 
     def built_and_tested(*arguments: str) -> bool:
         subprocess.run(cargo("build", "dml-eval-rs"), cwd=copy, env=environment, check=True)
@@ -59,7 +65,13 @@ def suites(copy: Path) -> dict[str, Callable[[], bool]]:
             TARGET / "tests" / "lib_native.so",
             copy / "packages/dml-eval-rs/python/dml_eval_rs/_native.abi3.so",
         )
-        options = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=ci"]  # before another profile
+        options = [
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "--hypothesis-profile=ci",
+        ]  # before another profile
         return passes(sys.executable, "-m", "pytest", *options, *arguments)
 
     tests = "packages/dml-eval-rs/tests"
@@ -81,7 +93,9 @@ def main(names: list[str]) -> int:
     survivors = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "repository"
-        files = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True)
+        files = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True
+        )
         for name in files.stdout.decode().split("\0")[:-1]:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             # A copy has a new time, so cargo also rebuilds the file that the last run's mutant changed.
@@ -101,7 +115,11 @@ def main(names: list[str]) -> int:
             sys.stdout.flush()
             if killer is None:
                 survivors.append(name)
-    print(f"{len(survivors)} survived: {', '.join(survivors)}" if survivors else "all mutants were killed")
+    print(
+        f"{len(survivors)} survived: {', '.join(survivors)}"
+        if survivors
+        else "all mutants were killed"
+    )
     return bool(survivors)
 
 

@@ -47,20 +47,24 @@ pub fn kmeans<'py>(
     n_clusters: usize,
     options: Option<Clustering<'py>>,
 ) -> PyResult<Clusters<'py>> {
-    let Clustering { seed, n_init, max_iter, more, unit, bits, threads, progress, peers } = required(options)?;
+    let Clustering { seed, n_init, max_iter, more, unit, bits, threads, progress, peers } =
+        required(options)?;
     let kernel = KMEANS.check(trial::kernel())?;
-    let (first, second) = (x.matrix(bits)?, more.as_ref().map(|more| more.matrix(bits)).transpose()?);
+    let (first, second) =
+        (x.matrix(bits)?, more.as_ref().map(|more| more.matrix(bits)).transpose()?);
     let joined = second.as_ref().map(|second| Concatenated(&first, second));
     let all: &dyn Source = joined.as_ref().map_or(&first, |joined| joined);
-    let options = KMeansOptions { clusters: n_clusters, seed, runs: n_init, max_iterations: max_iter };
-    let (found, single) = run_with_peers(py, KMEANS, threads, progress, peers, |peers, control| {
-        let scaled = if unit { Some(Normalized::new(all, control)?) } else { None };
-        let x: &dyn Source = scaled.as_ref().map_or(all, |scaled| scaled);
-        let found = dml_eval::kmeans(Matrix::Derived(x), options, kernel, peers, control)?;
-        let narrow = || collect(found.centroids.iter().map(|v| *v as f32));
-        let single = if all.is_double() { None } else { Some(narrow()?) };
-        Ok((found, single))
-    })?;
+    let options =
+        KMeansOptions { clusters: n_clusters, seed, runs: n_init, max_iterations: max_iter };
+    let (found, single) =
+        run_with_peers(py, KMEANS, threads, progress, peers, |peers, control| {
+            let scaled = if unit { Some(Normalized::new(all, control)?) } else { None };
+            let x: &dyn Source = scaled.as_ref().map_or(all, |scaled| scaled);
+            let found = dml_eval::kmeans(Matrix::Derived(x), options, kernel, peers, control)?;
+            let narrow = || collect(found.centroids.iter().map(|v| *v as f32));
+            let single = if all.is_double() { None } else { Some(narrow()?) };
+            Ok((found, single))
+        })?;
     let centroids = match single {
         Some(centroids) => centroids.into_pyarray(py).reshape(found.centroids.dim())?.into_any(),
         None => found.centroids.into_pyarray(py).into_any(),
@@ -69,20 +73,33 @@ pub fn kmeans<'py>(
 }
 
 #[pyfunction]
-pub fn nmi(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>, average: &str) -> PyResult<f64> {
+pub fn nmi(
+    py: Python<'_>,
+    a: PyReadonlyArray1<'_, u32>,
+    b: PyReadonlyArray1<'_, u32>,
+    average: &str,
+) -> PyResult<f64> {
     let average: Average = PARTITIONS.check(average.parse())?;
     let (a, b) = (a.as_slice()?, b.as_slice()?);
     run(py, PARTITIONS, Some(1), None, |control| dml_eval::nmi(a, b, average, control))
 }
 
 #[pyfunction]
-pub fn ami(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>) -> PyResult<f64> {
+pub fn ami(
+    py: Python<'_>,
+    a: PyReadonlyArray1<'_, u32>,
+    b: PyReadonlyArray1<'_, u32>,
+) -> PyResult<f64> {
     let (a, b) = (a.as_slice()?, b.as_slice()?);
     run(py, PARTITIONS, Some(1), None, |control| dml_eval::ami(a, b, control))
 }
 
 #[pyfunction]
-pub fn ari(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>) -> PyResult<f64> {
+pub fn ari(
+    py: Python<'_>,
+    a: PyReadonlyArray1<'_, u32>,
+    b: PyReadonlyArray1<'_, u32>,
+) -> PyResult<f64> {
     let (a, b) = (a.as_slice()?, b.as_slice()?);
     run(py, PARTITIONS, Some(1), None, |control| dml_eval::ari(a, b, control))
 }

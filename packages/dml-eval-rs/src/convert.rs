@@ -4,8 +4,8 @@ use dml_eval::ndarray::{Array2, ArrayView2, Dim, Dimension};
 use dml_eval::{Error, Matrix, Result, Source};
 use half::f16;
 use numpy::{
-    Element, PyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray,
-    PyUntypedArrayMethods,
+    Element, PyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2,
+    PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -83,9 +83,9 @@ impl<'a> Sides<'a> {
     pub fn rows(self) -> Result<Matrix<'a>> {
         match self {
             Sides::Rows(rows) => Ok(rows),
-            Sides::Codes(_) => {
-                Err(Error::Argument("the gallery contains codes; expected embeddings, like the queries".into()))
-            }
+            Sides::Codes(_) => Err(Error::Argument(
+                "the gallery contains codes; expected embeddings, like the queries".into(),
+            )),
         }
     }
 
@@ -93,9 +93,9 @@ impl<'a> Sides<'a> {
     pub fn codes(self) -> Result<ArrayView2<'a, u8>> {
         match self {
             Sides::Codes(codes) => Ok(codes),
-            Sides::Rows(_) => {
-                Err(Error::Argument("the gallery contains embeddings; expected codes, like the queries".into()))
-            }
+            Sides::Rows(_) => Err(Error::Argument(
+                "the gallery contains embeddings; expected codes, like the queries".into(),
+            )),
         }
     }
 }
@@ -166,7 +166,9 @@ pub fn required<T>(options: Option<T>) -> PyResult<T> {
 }
 
 /// Borrows the slice of an optional array.
-pub fn optional_slice<'a, T: Element>(array: &'a Option<PyReadonlyArray1<'_, T>>) -> PyResult<Option<&'a [T]>> {
+pub fn optional_slice<'a, T: Element>(
+    array: &'a Option<PyReadonlyArray1<'_, T>>,
+) -> PyResult<Option<&'a [T]>> {
     Ok(array.as_ref().map(|a| a.as_slice()).transpose()?)
 }
 
@@ -188,6 +190,11 @@ pub fn copy<'py, T: Element>(
     numbers: impl ExactSizeIterator<Item = T>,
 ) -> PyResult<Bound<'py, PyArray1<T>>> {
     let array = zeros(py, [numbers.len()])?;
-    array.readwrite().as_slice_mut()?.iter_mut().zip(numbers).for_each(|(out, number)| *out = number);
+    array
+        .readwrite()
+        .as_slice_mut()?
+        .iter_mut()
+        .zip(numbers)
+        .for_each(|(out, number)| *out = number);
     Ok(array)
 }

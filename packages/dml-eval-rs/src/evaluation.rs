@@ -1,8 +1,8 @@
 //! Bindings for the evaluation: metrics per relation and rule for ties.
 
 use dml_eval::{
-    Codes, Comparable, Control, Dense, EvaluateOptions, Matrix, Metric, Peers, PerQuery, Precision, Result, Selected,
-    Side, Ties,
+    Codes, Comparable, Control, Dense, EvaluateOptions, Matrix, Metric, Peers, PerQuery, Precision,
+    Result, Selected, Side, Ties,
 };
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::PyValueError;
@@ -28,7 +28,8 @@ pub type NumpyColumns<'py> = (Vec<Column<Bound<'py, PyArray1<f64>>>>, usize);
 /// become 0. Must be called in `run`, because it uses the thread pool.
 #[expect(clippy::disallowed_methods, reason = "metrics are few")]
 pub fn columns(results: PerQuery, zero: bool) -> Columns {
-    let unmatched = results.columns.first().map_or(0, |values| values.iter().filter(|v| v.is_nan()).count());
+    let unmatched =
+        results.columns.first().map_or(0, |values| values.iter().filter(|v| v.is_nan()).count());
     let named = results.metrics.into_par_iter().zip(results.columns).map(|(metric, mut values)| {
         if zero {
             values.iter_mut().filter(|v| v.is_nan()).for_each(|v| *v = 0.0);
@@ -46,7 +47,13 @@ pub fn metrics(names: &[String]) -> Result<Vec<Metric>> {
 
 #[expect(clippy::disallowed_methods, reason = "metrics are few")]
 pub fn to_numpy(py: Python<'_>, (columns, unmatched): Columns) -> NumpyColumns<'_> {
-    (columns.into_iter().map(|(name, values, mean)| (name, values.into_pyarray(py), mean)).collect(), unmatched)
+    (
+        columns
+            .into_iter()
+            .map(|(name, values, mean)| (name, values.into_pyarray(py), mean))
+            .collect(),
+        unmatched,
+    )
 }
 
 /// Options, read from the attributes of Python's `CheckedOptions`.
@@ -91,17 +98,29 @@ impl Task<'_> {
         match queries {
             Sides::Rows(queries) => {
                 let gallery = gallery.map(Sides::rows).transpose()?;
-                let (side, all) = gallery.map_or((Side::Query, queries), |gallery| (Side::Gallery, gallery));
+                let (side, all) =
+                    gallery.map_or((Side::Query, queries), |gallery| (Side::Gallery, gallery));
                 let part = kept.map(|kept| Selected(&all, kept));
                 let part = part.as_ref().map(|part| Matrix::Derived(part));
-                let (queries, gallery) = replace_searched(queries.view(), gallery.as_ref().map(Matrix::view), part);
-                let space = Dense::new(queries, gallery, similarity.parse()?, self.screen()?, kernel, control)
-                    .map_err(|error| kept.map_or(error.clone(), |kept| error.of_selected(side, kept)))?;
+                let (queries, gallery) =
+                    replace_searched(queries.view(), gallery.as_ref().map(Matrix::view), part);
+                let space = Dense::new(
+                    queries,
+                    gallery,
+                    similarity.parse()?,
+                    self.screen()?,
+                    kernel,
+                    control,
+                )
+                .map_err(|error| {
+                    kept.map_or(error.clone(), |kept| error.of_selected(side, kept))
+                })?;
                 self.measure_space(&space, items, peers, control)
             }
             Sides::Codes(queries) => {
                 let gallery = gallery.map(Sides::codes).transpose()?;
-                let part = kept.map(|kept| select_codes(gallery.unwrap_or(queries), kept)).transpose()?;
+                let part =
+                    kept.map(|kept| select_codes(gallery.unwrap_or(queries), kept)).transpose()?;
                 let part = part.as_ref().map(|part| part.view());
                 let (queries, gallery) = replace_searched(queries, gallery, part);
                 self.measure_space(&Codes::new(queries, gallery, kernel)?, items, peers, control)
@@ -117,7 +136,8 @@ impl Task<'_> {
         peers: &dyn Peers,
         control: &Control,
     ) -> Result<Vec<PerQuery>> {
-        let relations = self.views.iter().map(|view| view.build(items)).collect::<Result<Vec<_>>>()?;
+        let relations =
+            self.views.iter().map(|view| view.build(items)).collect::<Result<Vec<_>>>()?;
         dml_eval::evaluate_all(space, &relations, &self.rules, &self.options, peers, control)
     }
 }
@@ -147,7 +167,9 @@ pub fn evaluate<'py>(
         return Err(PyValueError::new_err("there is no relation; expected at least one"));
     }
     if views.iter().any(|view| view.kept != views[0].kept) {
-        return Err(PyValueError::new_err("relations keep different rows; expected the same rows in all"));
+        return Err(PyValueError::new_err(
+            "relations keep different rows; expected the same rows in all",
+        ));
     }
     let rules = ties.iter().map(|name| name.parse()).collect::<Result<Vec<Ties>>>();
     let options = EvaluateOptions {

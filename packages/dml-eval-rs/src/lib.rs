@@ -32,7 +32,9 @@ mod _native {
     #[pymodule_export]
     use super::search::{hard_negatives, index_recall, knn, range_search, top_pairs};
     #[pymodule_export]
-    use super::shards::{compute_metrics, count_negatives, count_symmetric_negatives, find_positives};
+    use super::shards::{
+        compute_metrics, count_negatives, count_symmetric_negatives, find_positives,
+    };
     #[pymodule_export]
     use super::trial::{begin_trial, end_trial, kernels, missing_kernels};
     #[pymodule_export]

@@ -42,7 +42,8 @@ impl Peers for PythonPeers {
 
     fn all_gather(&self, numbers: &[f64]) -> Result<Vec<f64>> {
         self.exchange(|peers| {
-            let gathered = peers.call_method1("all_gather", (copy(peers.py(), numbers.iter().copied())?,))?;
+            let gathered =
+                peers.call_method1("all_gather", (copy(peers.py(), numbers.iter().copied())?,))?;
             numbers_of(&gathered, "all_gather", "float64")
         })
     }
@@ -63,7 +64,11 @@ impl Peers for PythonPeers {
 }
 
 /// Copies the one-dimensional array that a method returned.
-fn numbers_of<T: Element + Copy>(found: &Bound<'_, PyAny>, method: &str, dtype: &str) -> PyResult<Vec<T>> {
+fn numbers_of<T: Element + Copy>(
+    found: &Bound<'_, PyAny>,
+    method: &str,
+    dtype: &str,
+) -> PyResult<Vec<T>> {
     if let Ok(array) = found.extract::<PyReadonlyArray1<'_, T>>() {
         return NAMES.check(collect(array.as_array().iter().copied()));
     }
@@ -88,7 +93,8 @@ pub fn run_with_peers<T: Send>(
     let Some(peers) = peers else {
         return run(py, names, threads, progress, |control| work(&Alone, control));
     };
-    let (rank, world_size) = (peers.getattr("rank")?.extract()?, peers.getattr("world_size")?.extract()?);
+    let (rank, world_size) =
+        (peers.getattr("rank")?.extract()?, peers.getattr("world_size")?.extract()?);
     let peers = PythonPeers { object: peers.unbind(), rank, world_size, failure: Mutex::new(None) };
     let result = run(py, names, threads, progress, |control| work(&peers, control));
     let failure = peers.failure.into_inner().expect("no thread panics while it holds the lock");

@@ -40,7 +40,10 @@ pub struct RelationView<'a> {
 impl RelationArrays<'_> {
     pub fn view(&self) -> PyResult<RelationView<'_>> {
         let lists = |offsets, items| {
-            Some(Lists { offsets: optional_slice(offsets).ok()??, items: optional_slice(items).ok()?? })
+            Some(Lists {
+                offsets: optional_slice(offsets).ok()??,
+                items: optional_slice(items).ok()??,
+            })
         };
         Ok(RelationView {
             labels: optional_slice(&self.labels)?.unwrap_or_default(),

@@ -11,7 +11,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dml_eval::{Control, Error, Result, Side};
-use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{
+    PyKeyboardInterrupt, PyMemoryError, PyOSError, PyRuntimeError, PyValueError,
+};
 use pyo3::prelude::*;
 
 use crate::trial;
@@ -127,7 +129,9 @@ pub fn run<T: Send>(
     work: impl FnOnce(&Control) -> Result<T> + Send,
 ) -> PyResult<T> {
     if threads == Some(0) {
-        return Err(PyValueError::new_err("threads is 0; expected at least 1, or None for all cores"));
+        return Err(PyValueError::new_err(
+            "threads is 0; expected at least 1, or None for all cores",
+        ));
     }
     let control = trial::control();
     let report = |py: Python<'_>| -> PyResult<()> {
@@ -147,7 +151,9 @@ pub fn run<T: Send>(
             });
             let worker = worker.map_err(no_thread)?;
             let mut interrupted = None;
-            while interrupted.is_none() && waiting.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            while interrupted.is_none()
+                && waiting.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout)
+            {
                 if let Err(error) = Python::attach(report) {
                     control.cancel();
                     interrupted = Some(error);
@@ -158,8 +164,12 @@ pub fn run<T: Send>(
                 (Ok(result), None) => names.check(result.map_err(no_thread)?),
                 (Err(panic), None) => {
                     let text = panic.downcast_ref::<String>().map(String::as_str);
-                    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-                    Err(PyRuntimeError::new_err(format!("internal error in dml-eval-rs, please report it: {text}")))
+                    let text = text
+                        .or_else(|| panic.downcast_ref::<&str>().copied())
+                        .unwrap_or("no message");
+                    Err(PyRuntimeError::new_err(format!(
+                        "internal error in dml-eval-rs, please report it: {text}"
+                    )))
                 }
             }
         })

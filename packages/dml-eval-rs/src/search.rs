@@ -2,10 +2,12 @@
 
 use dml_eval::ndarray::ArrayView2;
 use dml_eval::{
-    Ceiling, Codes, Control, Dense, Filter, Hardness, Matrix, OwnItem, Positives, Precision, Ranges, Result,
-    SharedLists,
+    Ceiling, Codes, Control, Dense, Filter, Hardness, Matrix, OwnItem, Positives, Precision,
+    Ranges, Result, SharedLists,
 };
-use numpy::{Element, IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
+use numpy::{
+    Element, IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2,
+};
 use pyo3::prelude::*;
 
 use crate::convert::{Items, Sides, required, zeros};
@@ -33,11 +35,16 @@ pub struct Options<'py> {
 }
 
 /// Offsets of lists, items, and the number of the list per query.
-type ListArrays<'py> = (PyReadonlyArray1<'py, u64>, PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, u32>);
+type ListArrays<'py> =
+    (PyReadonlyArray1<'py, u64>, PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, u32>);
 
 fn lists<'a>(arrays: &'a ListArrays<'_>) -> PyResult<SharedLists<'a>> {
     let (offsets, items, lists) = arrays;
-    Ok(SharedLists { offsets: offsets.as_slice()?, items: items.as_slice()?, lists: lists.as_slice()? })
+    Ok(SharedLists {
+        offsets: offsets.as_slice()?,
+        items: items.as_slice()?,
+        lists: lists.as_slice()?,
+    })
 }
 
 impl Options<'_> {
@@ -59,7 +66,8 @@ fn dense<'a>(
     similarity: &str,
     control: &Control,
 ) -> Result<Dense<'a>> {
-    let (gallery, screen) = (gallery.map(Sides::rows).transpose()?, trial::screen_or(Precision::SixteenBit));
+    let (gallery, screen) =
+        (gallery.map(Sides::rows).transpose()?, trial::screen_or(Precision::SixteenBit));
     Dense::new(queries, gallery, similarity.parse()?, screen, trial::kernel()?, control)
 }
 
@@ -102,7 +110,8 @@ pub fn knn<'py>(
     let how = (NAMES, options.threads, progress);
     match queries.view() {
         Sides::Rows(rows) => fill(py, shape, how, |control, similarities, indices| {
-            let how = (similarity.parse()?, trial::screen_or(Precision::SixteenBit), trial::kernel()?);
+            let how =
+                (similarity.parse()?, trial::screen_or(Precision::SixteenBit), trial::kernel()?);
             let gallery = gallery.map(Sides::rows).transpose()?;
             dml_eval::knn((rows, gallery), how, (k, filter), control, similarities, indices)
         }),
@@ -128,11 +137,16 @@ pub fn range_search<'py>(
     options: Option<Options<'py>>,
 ) -> PyResult<Lists<'py>> {
     fn to_lists<T: Element>(py: Python<'_>, found: Ranges<T>) -> Lists<'_> {
-        (found.offsets.into_pyarray(py), found.indices.into_pyarray(py), found.values.into_pyarray(py).into_any())
+        (
+            found.offsets.into_pyarray(py),
+            found.indices.into_pyarray(py),
+            found.values.into_pyarray(py).into_any(),
+        )
     }
     let mut options = required(options)?;
     let progress = options.progress.take();
-    let (filter, similarity, threads) = (options.filter()?, options.similarity.as_str(), options.threads);
+    let (filter, similarity, threads) =
+        (options.filter()?, options.similarity.as_str(), options.threads);
     let gallery = gallery.as_ref().map(Items::view);
     match queries.view() {
         Sides::Rows(rows) => {
@@ -194,8 +208,10 @@ pub fn index_recall<'py>(
 ) -> PyResult<(Bound<'py, PyArray1<f64>>, f64)> {
     let mut options = required(options)?;
     let progress = options.progress.take();
-    let (filter, similarity, threads) = (options.filter()?, options.similarity.as_str(), options.threads);
-    let (found, queries, gallery) = (found.as_array(), queries.view(), gallery.as_ref().map(Items::view));
+    let (filter, similarity, threads) =
+        (options.filter()?, options.similarity.as_str(), options.threads);
+    let (found, queries, gallery) =
+        (found.as_array(), queries.view(), gallery.as_ref().map(Items::view));
     let (recall, mean) = run(py, NAMES, threads, progress, |control| {
         let recall = match queries {
             Sides::Rows(rows) => {
@@ -251,7 +267,11 @@ pub fn hard_negatives<'py>(
     };
     let relation = (positives, options.allowed.as_ref().map(lists).transpose()?);
     let positive = NAMES.check(options.below.as_deref().map(str::parse::<Hardness>).transpose())?;
-    let bound = positive.map(|positive| Ceiling { positive, factor: options.factor, margin: options.margin });
+    let bound = positive.map(|positive| Ceiling {
+        positive,
+        factor: options.factor,
+        margin: options.margin,
+    });
     let (gallery, shape) = (gallery.as_ref().map(Items::view), (queries.view().len(), k));
     let how = (if gallery.is_some() { NAMES } else { evaluation::NAMES }, options.threads, None);
     let similarity = options.similarity.as_str();

@@ -1,6 +1,9 @@
 //! An evaluation in parts, used by the tasks for shards: positives and negatives for two blocks, and metrics for all blocks.
 
-use dml_eval::{Codes, Control, Dense, Metric, PartialCounts, PerQuery, Positive, Result, Similarity, Ties, collect};
+use dml_eval::{
+    Codes, Control, Dense, Metric, PartialCounts, PerQuery, Positive, Result, Similarity, Ties,
+    collect,
+};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
@@ -49,15 +52,23 @@ struct Counted<'a> {
 impl<'a> Counted<'a> {
     fn new(options: &'a Options<'_>) -> PyResult<Self> {
         let Options { offsets, keys, indices, counts, .. } = options;
-        let arrays = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?, counts.as_slice()?);
+        let arrays =
+            (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?, counts.as_slice()?);
         let ties = NAMES.check(options.ties.parse())?;
         Ok(Counted { arrays, ties, metrics: NAMES.check(metrics(&options.metrics))? })
     }
 
     fn build(&self) -> Result<PartialCounts> {
         let (offsets, keys, indices, counts) = self.arrays;
-        let positives = collect(keys.iter().zip(indices).map(|(&key, &index)| Positive { key, index }))?;
-        PartialCounts::new(self.ties, &self.metrics, collect(offsets.iter().map(|o| *o as usize))?, positives, counts)
+        let positives =
+            collect(keys.iter().zip(indices).map(|(&key, &index)| Positive { key, index }))?;
+        PartialCounts::new(
+            self.ties,
+            &self.metrics,
+            collect(offsets.iter().map(|o| *o as usize))?,
+            positives,
+            counts,
+        )
     }
 }
 
@@ -82,7 +93,8 @@ macro_rules! with_space {
 }
 
 /// The start of the positives per query, and the positives' keys and indices.
-type Positives<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<u64>>);
+type Positives<'py> =
+    (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<u64>>);
 
 /// Finds the queries' positives in a block.
 #[pyfunction]
@@ -97,15 +109,22 @@ pub fn find_positives<'py>(
 ) -> PyResult<Positives<'py>> {
     let (queries, block, relation) = (queries.view(), block.view(), relation.view()?);
     let (offsets, keys, indices) = run(py, NAMES, threads, None, |control: &Control| {
-        with_space!(queries, Some(block), similarity, |kernel| relation.screen(&[], kernel), control, |space| {
-            let relation = relation.build(Some(block.len()))?;
-            let (offsets, positives) = dml_eval::find_positives(&space, &relation, control)?;
-            Ok((
-                collect(offsets.into_iter().map(|o| o as u64))?,
-                collect(positives.iter().map(|p| p.key))?,
-                collect(positives.iter().map(|p| p.index))?,
-            ))
-        })
+        with_space!(
+            queries,
+            Some(block),
+            similarity,
+            |kernel| relation.screen(&[], kernel),
+            control,
+            |space| {
+                let relation = relation.build(Some(block.len()))?;
+                let (offsets, positives) = dml_eval::find_positives(&space, &relation, control)?;
+                Ok((
+                    collect(offsets.into_iter().map(|o| o as u64))?,
+                    collect(positives.iter().map(|p| p.key))?,
+                    collect(positives.iter().map(|p| p.index))?,
+                ))
+            }
+        )
     })?;
     Ok((offsets.into_pyarray(py), keys.into_pyarray(py), indices.into_pyarray(py)))
 }
@@ -120,8 +139,10 @@ pub fn count_negatives<'py>(
     relation: RelationArrays<'py>,
     options: Option<Options<'py>>,
 ) -> PyResult<Bound<'py, PyArray1<u64>>> {
-    let (queries, block, relation, options) = (queries.view(), block.view(), relation.view()?, required(options)?);
-    let (counted, similarity, first_item) = (Counted::new(&options)?, &options.similarity, options.first_item);
+    let (queries, block, relation, options) =
+        (queries.view(), block.view(), relation.view()?, required(options)?);
+    let (counted, similarity, first_item) =
+        (Counted::new(&options)?, &options.similarity, options.first_item);
     let screen = |kernel| relation.screen(&counted.metrics, kernel);
     let counts = run(py, NAMES, options.threads, None, |control: &Control| {
         let partial = counted.build()?;
@@ -150,7 +171,8 @@ pub fn count_symmetric_negatives<'py>(
     let counts = run(py, NAMES, options.threads, None, |control: &Control| {
         let partial = counted.build()?;
         with_space!(items, None, similarity, screen, control, |space| {
-            let relation = relation.build(None)?.with_blocks(split.unwrap_or(items.len()), first_items)?;
+            let relation =
+                relation.build(None)?.with_blocks(split.unwrap_or(items.len()), first_items)?;
             dml_eval::count_symmetric_negatives(&space, &partial, &relation, split, control)?;
             partial.counts()
         })

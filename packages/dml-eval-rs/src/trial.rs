@@ -52,7 +52,11 @@ pub fn add_paths(control: &Control) {
 /// given, it is chosen as usual.
 #[pyfunction]
 #[pyo3(signature = (*, kernel=None, screen=None, **sizes))]
-pub fn begin_trial(kernel: Option<&str>, screen: Option<&str>, sizes: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+pub fn begin_trial(
+    kernel: Option<&str>,
+    screen: Option<&str>,
+    sizes: Option<&Bound<'_, PyDict>>,
+) -> PyResult<()> {
     let kernel = NAMES.check(dml_eval::select_kernel(kernel))?;
     let screen = screen.map(|name| NAMES.check(name.parse())).transpose()?;
     let mut chosen = Sizes::default();
@@ -70,7 +74,8 @@ pub fn begin_trial(kernel: Option<&str>, screen: Option<&str>, sizes: Option<&Bo
 /// Ends the trial, then returns how often paths were taken.
 #[pyfunction]
 pub fn end_trial() -> PyResult<Paths> {
-    let ended = trial().take().ok_or_else(|| PyRuntimeError::new_err("there is no trial to end"))?;
+    let ended =
+        trial().take().ok_or_else(|| PyRuntimeError::new_err("there is no trial to end"))?;
     Ok(ended.paths)
 }
 

@@ -51,7 +51,8 @@ fn pair_labels<'a>(
     gallery_labels: &'a Option<PyReadonlyArray1<'_, u32>>,
     pairs: &'a Pairs<'_>,
 ) -> PyResult<PairLabels<'a>> {
-    let (groups, gallery_groups) = (optional_slice(&pairs.groups)?, optional_slice(&pairs.gallery_groups)?);
+    let (groups, gallery_groups) =
+        (optional_slice(&pairs.groups)?, optional_slice(&pairs.gallery_groups)?);
     Ok(PairLabels {
         queries: labels.as_slice()?,
         gallery: optional_slice(gallery_labels)?,
@@ -80,12 +81,16 @@ pub fn verify<'py>(
     let tasks = VerifyTasks { positives, negatives, ranks, equal_errors, slots };
     let found = run_with_peers(py, NAMES, pairs.threads, progress, peers, |peers, control| {
         let kernel = trial::kernel()?;
-        let space = Dense::new(queries, gallery, similarity.parse()?, Precision::Float32, kernel, control)?;
+        let space =
+            Dense::new(queries, gallery, similarity.parse()?, Precision::Float32, kernel, control)?;
         dml_eval::verify(&space, &labels, &tasks, peers, control)
     })?;
-    let point = |p: &dml_eval::Point| (p.negatives.score, p.negatives.above, p.negatives.at_least, p.above, p.at_least);
-    let slots =
-        found.slots.map(|s| (s.scores.into_pyarray(py), s.positives.into_pyarray(py), s.negatives.into_pyarray(py)));
+    let point = |p: &dml_eval::Point| {
+        (p.negatives.score, p.negatives.above, p.negatives.at_least, p.above, p.at_least)
+    };
+    let slots = found.slots.map(|s| {
+        (s.scores.into_pyarray(py), s.positives.into_pyarray(py), s.negatives.into_pyarray(py))
+    });
     Ok((found.points.iter().map(point).collect(), slots))
 }
 
@@ -102,7 +107,8 @@ pub fn count_distances<'py>(
 ) -> PyResult<(Counts<'py>, Counts<'py>)> {
     let mut pairs = required(options)?;
     let (progress, peers) = (pairs.progress.take(), pairs.peers.take());
-    let (codes, gallery) = (embeddings.as_array(), gallery.as_ref().map(|gallery| gallery.as_array()));
+    let (codes, gallery) =
+        (embeddings.as_array(), gallery.as_ref().map(|gallery| gallery.as_array()));
     let labels = pair_labels(&labels, &gallery_labels, &pairs)?;
     let found = run_with_peers(py, NAMES, pairs.threads, progress, peers, |peers, control| {
         let space = Codes::new(codes, gallery, trial::kernel()?)?;
@@ -119,9 +125,12 @@ pub fn roc_curve<'py>(
     positives: PyReadonlyArray1<'py, u64>,
     negatives: PyReadonlyArray1<'py, u64>,
 ) -> PyResult<(Scores<'py>, Scores<'py>, Scores<'py>, u128)> {
-    let (scores, positives, negatives) = (scores.as_slice()?, positives.as_slice()?, negatives.as_slice()?);
-    let found = run(py, NAMES, Some(1), None, |_| dml_eval::roc_curve(scores, positives, negatives))?;
-    let arrays = (found.far.into_pyarray(py), found.tar.into_pyarray(py), found.threshold.into_pyarray(py));
+    let (scores, positives, negatives) =
+        (scores.as_slice()?, positives.as_slice()?, negatives.as_slice()?);
+    let found =
+        run(py, NAMES, Some(1), None, |_| dml_eval::roc_curve(scores, positives, negatives))?;
+    let arrays =
+        (found.far.into_pyarray(py), found.tar.into_pyarray(py), found.threshold.into_pyarray(py));
     Ok((arrays.0, arrays.1, arrays.2, found.twice_right))
 }
 
@@ -138,7 +147,10 @@ pub fn pair_scores<'py>(
     let (queries, gallery) = (items.view(), gallery.as_ref().map(Items::view));
     let pairs = pairs.as_array();
     if pairs.ncols() != 2 {
-        return Err(PyValueError::new_err(format!("pairs have {} columns; expected 2", pairs.ncols())));
+        return Err(PyValueError::new_err(format!(
+            "pairs have {} columns; expected 2",
+            pairs.ncols()
+        )));
     }
     let scores = run(py, NAMES, threads, None, |control| {
         let kernel = trial::kernel()?;
@@ -146,7 +158,14 @@ pub fn pair_scores<'py>(
         match queries {
             Sides::Rows(rows) => {
                 let gallery = gallery.map(Sides::rows).transpose()?;
-                let space = Dense::new(rows, gallery, similarity.parse()?, Precision::Float32, kernel, control)?;
+                let space = Dense::new(
+                    rows,
+                    gallery,
+                    similarity.parse()?,
+                    Precision::Float32,
+                    kernel,
+                    control,
+                )?;
                 dml_eval::pair_scores(&space, &pairs, control)
             }
             Sides::Codes(codes) => {

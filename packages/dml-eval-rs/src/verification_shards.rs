@@ -1,6 +1,8 @@
 //! A verification in parts, used by the tasks for shards; the driver keeps the state in arrays.
 
-use dml_eval::{Alone, Control, Dense, HashedScores, Observed, PairLabels, Precision, Result, Search};
+use dml_eval::{
+    Alone, Control, Dense, HashedScores, Observed, PairLabels, Precision, Result, Search,
+};
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
@@ -55,8 +57,10 @@ fn run_on_pair<T: Send>(
     options: &Options<'_>,
     work: impl FnOnce(&Dense<'_>, &PairLabels<'_>, &Control) -> Result<T> + Send,
 ) -> PyResult<T> {
-    let (queries, block, similarity) = (queries.matrix(), block.map(Rows::matrix), &options.similarity);
-    let (groups, of_block) = (optional_slice(&relation.groups)?, optional_slice(&relation.gallery_groups)?);
+    let (queries, block, similarity) =
+        (queries.matrix(), block.map(Rows::matrix), &options.similarity);
+    let (groups, of_block) =
+        (optional_slice(&relation.groups)?, optional_slice(&relation.gallery_groups)?);
     let labels = PairLabels {
         queries: relation.labels.as_slice()?,
         gallery: optional_slice(&relation.gallery_labels)?,
@@ -64,7 +68,11 @@ fn run_on_pair<T: Send>(
     };
     run(py, NAMES, options.threads, None, |control| {
         let (similarity, kernel) = (similarity.parse()?, trial::kernel()?);
-        work(&Dense::new(queries, block, similarity, Precision::Float32, kernel, control)?, &labels, control)
+        work(
+            &Dense::new(queries, block, similarity, Precision::Float32, kernel, control)?,
+            &labels,
+            control,
+        )
     })
 }
 
@@ -86,9 +94,10 @@ pub fn begin_pairs<'py>(
     let options = required(options)?;
     let Options { first, zeros, capacity, .. } = options;
     let sides = (&queries, block.as_ref());
-    let (positives, sample) = run_on_pair(py, sides, &relation, &options, |space, labels, control| {
-        dml_eval::begin_block(space, labels, first, zeros, capacity, control)
-    })?;
+    let (positives, sample) =
+        run_on_pair(py, sides, &relation, &options, |space, labels, control| {
+            dml_eval::begin_block(space, labels, first, zeros, capacity, control)
+        })?;
     Ok((positives.into_pyarray(py), to_arrays(py, sample)?))
 }
 
@@ -152,21 +161,32 @@ pub fn count_pairs<'py>(
     options: Option<Options<'py>>,
 ) -> PyResult<(Vec<ObservedArrays<'py>>, Option<Bound<'py, PyArray1<u64>>>)> {
     let options = required(options)?;
-    let (first, capacity, positives) = (options.first, options.capacity, optional_slice(&options.positives)?);
+    let (first, capacity, positives) =
+        (options.first, options.capacity, optional_slice(&options.positives)?);
     let searches = options.ranges.as_ref().map_or(Vec::new(), |ranges| {
         // Ranges do not depend on the levels, so use any level.
-        let any = dml_eval::begin_searches(&vec![1; ranges.as_array().nrows()], false, &[], 1, Vec::new());
+        let any = dml_eval::begin_searches(
+            &vec![1; ranges.as_array().nrows()],
+            false,
+            &[],
+            1,
+            Vec::new(),
+        );
         restore(any, ranges)
     });
     let sides = (&queries, block.as_ref());
-    let (observed, slots) = run_on_pair(py, sides, &relation, &options, |space, labels, control| {
-        let observed = match searches.is_empty() {
-            true => Vec::new(),
-            false => dml_eval::observe_block(space, labels, &searches, first, capacity, control)?,
-        };
-        let count = |positives| dml_eval::count_slots(space, labels, positives, &Alone, control);
-        Ok((observed, positives.map(count).transpose()?))
-    })?;
+    let (observed, slots) =
+        run_on_pair(py, sides, &relation, &options, |space, labels, control| {
+            let observed = match searches.is_empty() {
+                true => Vec::new(),
+                false => {
+                    dml_eval::observe_block(space, labels, &searches, first, capacity, control)?
+                }
+            };
+            let count =
+                |positives| dml_eval::count_slots(space, labels, positives, &Alone, control);
+            Ok((observed, positives.map(count).transpose()?))
+        })?;
     let arrays = |Observed { above, inside, kept }: Observed| {
         let (scores, hashes, zeros) = to_arrays(py, kept)?;
         Ok((above, inside, scores, hashes, zeros))
@@ -204,6 +224,7 @@ pub fn advance_searches<'py>(
         let crossings = dml_eval::advance_searches(&mut searches, observed, positives)?;
         Ok((searches, crossings))
     })?;
-    let crossings = crossings.into_iter().map(|found| found.map(|c| (c.score, c.above, c.at_least)));
+    let crossings =
+        crossings.into_iter().map(|found| found.map(|c| (c.score, c.above, c.at_least)));
     Ok((ranges_of(&searches).into_pyarray(py), crossings.collect()))
 }

@@ -46,10 +46,17 @@ DATASETS: dict[str, Any] = {
     "separate": lambda: dataset(np.arange(20), np.arange(20, 60)),
     "own": lambda: dataset(np.arange(60), np.arange(60)),
     "overlapping": lambda: dataset(np.arange(40), np.arange(59, 9, -1)),
-    "sequences": lambda: dataset(np.arange(60), np.arange(60), sequence=[f"s{i % 9}" for i in range(60)]),
+    "sequences": lambda: dataset(
+        np.arange(60), np.arange(60), sequence=[f"s{i % 9}" for i in range(60)]
+    ),
     "categories": lambda: dataset(np.arange(60), np.arange(60), category=["cat", "dog"] * 30),
 }
-OPTIONS = {"cmc_top_k": (1, 5), "precision_top_k": (1, 3, 12), "map_top_k": (2, 12), "verbose": False}
+OPTIONS = {
+    "cmc_top_k": (1, 5),
+    "precision_top_k": (1, 3, 12),
+    "map_top_k": (2, 12),
+    "verbose": False,
+}
 
 
 def measure(cls: Any, data: Any, **options: Any) -> Any:
@@ -74,7 +81,9 @@ def test_the_figures_are_theirs(data: str) -> None:
     expected = flatten_dict(right)
     assert flatten_dict(found).keys() == expected.keys()
     for name, value in flatten_dict(found).items():
-        assert float(value) == pytest.approx(float(expected[name]), abs=1e-6), name  # OML uses float32
+        assert float(value) == pytest.approx(float(expected[name]), abs=1e-6), (
+            name
+        )  # OML uses float32
     assert ours.evaluation.n_gallery == len(DATASETS[data]().get_gallery_ids())
 
 
@@ -89,14 +98,18 @@ def test_a_query_without_a_match_counts_zero_where_their_precision_is_nan() -> N
     assert float(found["OVERALL"]["cmc"][5]) == pytest.approx(float(right["OVERALL"]["cmc"][5]))
     values = theirs.metrics_unreduced["OVERALL"]["precision"][3]
     assert values.isnan().sum() == (LABELS == 3).sum()
-    assert float(found["OVERALL"]["precision"][3]) == pytest.approx(float(values.nan_to_num(0).mean()))
+    assert float(found["OVERALL"]["precision"][3]) == pytest.approx(
+        float(values.nan_to_num(0).mean())
+    )
 
 
 def test_errors_say_what_came_and_what_was_expected() -> None:
     from dml_eval_rs.adapters.oml import EmbeddingMetrics
 
     data = DATASETS["own"]()
-    with pytest.raises(ValueError, match=r"fmr_vals is \(0.1,\); expected none: use dml_eval_rs.verify"):
+    with pytest.raises(
+        ValueError, match=r"fmr_vals is \(0.1,\); expected none: use dml_eval_rs.verify"
+    ):
         EmbeddingMetrics(data, fmr_vals=(0.1,))
     with pytest.raises(ValueError, match="postprocessor is a int"):
         EmbeddingMetrics(data, postprocessor=1)

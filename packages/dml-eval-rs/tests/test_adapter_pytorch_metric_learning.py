@@ -12,7 +12,8 @@ pytest.importorskip(
     "faiss", reason="faiss, which pytorch-metric-learning's calculator needs, is not installed"
 )
 theirs = pytest.importorskip(
-    "pytorch_metric_learning.utils.accuracy_calculator", reason="pytorch-metric-learning is not installed"
+    "pytorch_metric_learning.utils.accuracy_calculator",
+    reason="pytorch-metric-learning is not installed",
 )
 from dml_eval_rs.adapters.pytorch_metric_learning import AccuracyCalculator  # noqa: E402
 
@@ -55,19 +56,23 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", OPTIONS)
 def test_the_figures_are_theirs(arrays: str, options: str) -> None:
     shared = {**OPTIONS[options], "kmeans_func": cluster}
-    right = theirs.AccuracyCalculator(**shared, device=torch.device("cpu")).get_accuracy(*ARRAYS[arrays])
+    right = theirs.AccuracyCalculator(**shared, device=torch.device("cpu")).get_accuracy(
+        *ARRAYS[arrays]
+    )
     found = AccuracyCalculator(**shared).get_accuracy(*ARRAYS[arrays])
     assert list(found) == list(right)
     for name, value in right.items():
         # pytorch-metric-learning computes reciprocal ranks in float32.
-        assert found[name] == pytest.approx(value, abs=1e-6 if name == "mean_reciprocal_rank" else 1e-12), (
-            name
-        )
+        assert found[name] == pytest.approx(
+            value, abs=1e-6 if name == "mean_reciprocal_rank" else 1e-12
+        ), name
 
 
 def test_metrics_are_chosen_for_a_call() -> None:
     calculator = AccuracyCalculator(exclude=("NMI", "AMI"))
-    assert list(calculator.get_accuracy(X, LABELS, include=("precision_at_1",))) == ["precision_at_1"]
+    assert list(calculator.get_accuracy(X, LABELS, include=("precision_at_1",))) == [
+        "precision_at_1"
+    ]
     assert calculator.get_curr_metrics() == ["precision_at_1"]
     assert set(calculator.get_accuracy(X, LABELS)) == set(RETRIEVAL)
     assert calculator.requires_clustering() == ["NMI", "AMI"]
@@ -78,7 +83,9 @@ def test_metrics_are_chosen_for_a_call() -> None:
 def test_without_any_match_the_figures_are_nan() -> None:
     arrays = (X[:5], torch.arange(5), X[5:], torch.arange(5, 150))
     found = AccuracyCalculator(include=RETRIEVAL, return_per_class=True).get_accuracy(*arrays)
-    right = theirs.AccuracyCalculator(include=RETRIEVAL, return_per_class=True).get_accuracy(*arrays)
+    right = theirs.AccuracyCalculator(include=RETRIEVAL, return_per_class=True).get_accuracy(
+        *arrays
+    )
     for name in RETRIEVAL:
         np.testing.assert_equal(found[name], right[name])
 

@@ -22,7 +22,10 @@ WORDS = [f"w{i}" for i in range(60)]
 RNG = np.random.default_rng(0)
 CORPUS = {f"d{i}": " ".join(RNG.choice(WORDS, 6)) for i in range(50)}
 QUERIES = {f"q{i}": " ".join(RNG.choice(WORDS, 4)) for i in range(20)}
-RELEVANT = {query: set(RNG.choice(list(CORPUS), 1 + i % 7, replace=False)) for i, query in enumerate(QUERIES)}
+RELEVANT = {
+    query: set(RNG.choice(list(CORPUS), 1 + i % 7, replace=False))
+    for i, query in enumerate(QUERIES)
+}
 RELEVANT["q3"] = set()  # both libraries exclude this query
 
 
@@ -87,9 +90,14 @@ def test_texts_with_labels_search_one_another(model: Any) -> None:
 
 
 def test_errors_say_what_came_and_what_was_expected(model: Any) -> None:
-    from dml_eval_rs.adapters.sentence_transformers import InformationRetrievalEvaluator, LabelEvaluator
+    from dml_eval_rs.adapters.sentence_transformers import (
+        InformationRetrievalEvaluator,
+        LabelEvaluator,
+    )
 
-    with pytest.raises(ValueError, match="lists document 'd99' for query 'q0', which is not in the corpus"):
+    with pytest.raises(
+        ValueError, match="lists document 'd99' for query 'q0', which is not in the corpus"
+    ):
         InformationRetrievalEvaluator(QUERIES, CORPUS, {"q0": {"d99"}})
     with pytest.raises(ValueError, match="no query has a relevant document"):
         InformationRetrievalEvaluator(QUERIES, CORPUS, {})

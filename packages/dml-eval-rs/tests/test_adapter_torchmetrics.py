@@ -20,7 +20,10 @@ from eval_support.torchmetrics_rank import measure  # noqa: E402
 
 from dml_eval_rs.adapters.torchmetrics import RetrievalMetric  # noqa: E402
 
-OPTIONS: Options = {"similarity": "dot", "metrics": ("recall@1", "recall@5", "ndcg@3", "nmi", "ami", "ari")}
+OPTIONS: Options = {
+    "similarity": "dot",
+    "metrics": ("recall@1", "recall@5", "ndcg@3", "nmi", "ami", "ari"),
+}
 X = torch.tensor(np.random.default_rng(0).integers(-2, 3, (40, 6)).astype(np.float32))  # with ties
 LABELS = torch.arange(40) % 7
 GROUPS = torch.arange(40) % 3
@@ -70,7 +73,9 @@ def test_two_ranks_have_the_figures_of_one_process(tmp_path: Path) -> None:
     torch.save((X, LABELS, OPTIONS), tmp_path / "data")
     arguments = [str(tmp_path / "store"), str(tmp_path / "data")]
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    other = subprocess.Popen([sys.executable, "-c", RANK, *arguments], env=os.environ | {"PYTHONPATH": path})
+    other = subprocess.Popen(
+        [sys.executable, "-c", RANK, *arguments], env=os.environ | {"PYTHONPATH": path}
+    )
     found = measure(0, *arguments)
     assert other.wait(timeout=300) == 0
     expected = dict(evaluate(X, LABELS, **OPTIONS))
@@ -136,7 +141,9 @@ def test_the_callback_logs_the_figures_of_the_whole_set(tmp_path: Path) -> None:
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("warnings.warn", lambda *a, **k: None)  # Lightning warns, for example about workers
+        patch.setattr(
+            "warnings.warn", lambda *a, **k: None
+        )  # Lightning warns, for example about workers
         trainer.fit(Module(), loader, [loader, loader])
         expected = evaluate(X, LABELS, **options)
         for name, value in expected.items():
@@ -145,6 +152,10 @@ def test_the_callback_logs_the_figures_of_the_whole_set(tmp_path: Path) -> None:
             )  # logged as float32
             assert f"val/{name}/loader_1" in trainer.callback_metrics
         trainer.test(Module(), loader, verbose=False)
-        assert trainer.callback_metrics["test/map@r"].item() == pytest.approx(expected["map@r"], abs=1e-7)
-        with pytest.raises(TypeError, match=r"test_step returned keys \['embedding'\]; expected a dict"):
+        assert trainer.callback_metrics["test/map@r"].item() == pytest.approx(
+            expected["map@r"], abs=1e-7
+        )
+        with pytest.raises(
+            TypeError, match=r"test_step returned keys \['embedding'\]; expected a dict"
+        ):
             trainer.test(Module({"embedding": X}), loader, verbose=False)

@@ -24,7 +24,9 @@ def grades() -> np.ndarray:
 
 
 def test_average_precision_is_scikit_learns(scores: np.ndarray, grades: np.ndarray) -> None:
-    found = evaluate(scores, Relevance(*listed(grades)), np.eye(120), similarity="dot", metrics="map")
+    found = evaluate(
+        scores, Relevance(*listed(grades)), np.eye(120), similarity="dot", metrics="map"
+    )
     theirs = [sklearn.metrics.average_precision_score(g > 0, s) for g, s in zip(grades, scores)]
     np.testing.assert_allclose(found.per_query["map"], theirs, rtol=0, atol=1e-12)
 
@@ -48,13 +50,22 @@ def test_average_precision_of_the_whole_ranking_is_pytorch_metric_learnings() ->
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 8, 200)
     x = (rng.normal(size=(8, 16))[labels] + rng.normal(size=(200, 16))).astype(np.float32)
-    names = ("mean_average_precision", "mean_average_precision_at_r", "r_precision", "mean_reciprocal_rank")
+    names = (
+        "mean_average_precision",
+        "mean_average_precision_at_r",
+        "r_precision",
+        "mean_reciprocal_rank",
+    )
     theirs = calculator.AccuracyCalculator(include=names, k=199).get_accuracy(
         torch.from_numpy(x), torch.from_numpy(labels)
     )
-    found = evaluate(x, labels, similarity="euclidean", metrics=("map", "map@r", "r_precision", "mrr"))
+    found = evaluate(
+        x, labels, similarity="euclidean", metrics=("map", "map@r", "r_precision", "mrr")
+    )
     # pytorch-metric-learning uses float32.
-    np.testing.assert_allclose(list(found.values()), [theirs[name] for name in names], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        list(found.values()), [theirs[name] for name in names], rtol=0, atol=1e-6
+    )
 
 
 def test_precision_of_several_labels_is_that_of_every_pair() -> None:
@@ -62,7 +73,9 @@ def test_precision_of_several_labels_is_that_of_every_pair() -> None:
     rng = np.random.default_rng(0)
     hot = rng.random((90, 12)) < 0.15
     x = rng.normal(size=(90, 6))
-    found = evaluate(x, relevance_from_labels(hot), metrics=("precision@5", "map@5"), unmatched="zero")
+    found = evaluate(
+        x, relevance_from_labels(hot), metrics=("precision@5", "map@5"), unmatched="zero"
+    )
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     similarity = unit @ unit.T
     np.fill_diagonal(similarity, -np.inf)

@@ -24,7 +24,13 @@ from dml_eval_rs.matches.relation import Relation
 KERNELS = _native.kernels()
 SIMILARITIES = ("cosine", "dot", "euclidean")
 TIES = ("index", "optimistic", "pessimistic", "expected")
-STANDARD = [*(f"recall@{k}" for k in (1, 2, 3, 5, 100)), "precision@1", "r_precision", "map@r", "mrr"]
+STANDARD = [
+    *(f"recall@{k}" for k in (1, 2, 3, 5, 100)),
+    "precision@1",
+    "r_precision",
+    "map@r",
+    "mrr",
+]
 # Metrics with and without K, where K can be larger than R or the gallery, and metrics that need all ranks.
 MORE = st.sampled_from(
     [
@@ -47,7 +53,10 @@ def count(x: Any, gallery: Any, relation: Relation, **options: Any) -> Any:
     """Call the core, which reads options from attributes."""
     defaults = {"similarity": "cosine", "ties": ["index"], "zero_unmatched": False, "threads": None}
     return _native.evaluate(
-        x, gallery, [relation], SimpleNamespace(**{**defaults, "progress": None, "peers": None, **options})
+        x,
+        gallery,
+        [relation],
+        SimpleNamespace(**{**defaults, "progress": None, "peers": None, **options}),
     )
 
 
@@ -56,7 +65,9 @@ def bits_of(found: tuple[list[tuple[str, np.ndarray, float]], int]) -> bytes:
 
 
 def assert_same(
-    found: tuple[list[tuple[str, np.ndarray, float]], int], expected: dict[str, np.ndarray], kernel: str
+    found: tuple[list[tuple[str, np.ndarray, float]], int],
+    expected: dict[str, np.ndarray],
+    kernel: str,
 ) -> None:
     columns, n_unmatched = found
     assert n_unmatched == np.isnan(expected["mrr"]).sum()
@@ -64,7 +75,9 @@ def assert_same(
     for name, values, mean in columns:
         where = f"{name}, {kernel}"
         np.testing.assert_allclose(values, expected[name], rtol=0, atol=TOLERANCE, err_msg=where)
-        np.testing.assert_allclose(mean, np.nanmean(expected[name]), rtol=0, atol=TOLERANCE, err_msg=where)
+        np.testing.assert_allclose(
+            mean, np.nanmean(expected[name]), rtol=0, atol=TOLERANCE, err_msg=where
+        )
 
 
 @st.composite
@@ -101,7 +114,9 @@ def test_every_metric_is_that_of_a_full_sort(similarity: str, ties: str, data: A
     embeddings, labels, gallery, gallery_labels = problem
     assume(has_matches(labels, gallery_labels))
     more = data.draw(MORE)
-    expected = reference.evaluate(*problem, similarity=similarity, metrics=STANDARD + more, ties=ties)
+    expected = reference.evaluate(
+        *problem, similarity=similarity, metrics=STANDARD + more, ties=ties
+    )
     codes = arguments.encode(*(p for p in (labels, gallery_labels) if p is not None))
     rules = data.draw(st.sampled_from([[ties], TIES]))
     options: dict[str, Any] = {
@@ -131,7 +146,11 @@ def doubles(draw: st.DrawFn, dim: int, exponent: int) -> np.ndarray:
     anything = st.floats(-(2.0**500), 2.0**500, allow_subnormal=True)
     number = st.one_of(ordinary, ordinary, ordinary, ordinary, anything)
     return np.array(
-        draw(st.lists(st.lists(number, min_size=dim, max_size=dim).filter(any), min_size=2, max_size=8))
+        draw(
+            st.lists(
+                st.lists(number, min_size=dim, max_size=dim).filter(any), min_size=2, max_size=8
+            )
+        )
     )
 
 
@@ -146,7 +165,10 @@ def test_float64_of_any_magnitude_is_ranked_as_a_full_sort_ranks_it(
     similarity: str, dim: int, exponent: int, data: Any
 ) -> None:
     x, y = data.draw(doubles(dim, exponent)), data.draw(doubles(dim, exponent))
-    labels_x, labels_y = np.arange(len(x), dtype=np.uint32) % 2, np.arange(len(y), dtype=np.uint32) % 2
+    labels_x, labels_y = (
+        np.arange(len(x), dtype=np.uint32) % 2,
+        np.arange(len(y), dtype=np.uint32) % 2,
+    )
     expected = reference.evaluate(x, labels_x, y, labels_y, metrics=STANDARD, similarity=similarity)
     screen = data.draw(st.sampled_from(["float32", "16-bit"]))
     how = {"many_positives": data.draw(MANY_POSITIVES), "directions": data.draw(DIRECTIONS)}
@@ -162,21 +184,31 @@ def test_float64_of_any_magnitude_is_ranked_as_a_full_sort_ranks_it(
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
-@pytest.mark.parametrize("magnitude", [1e-323, 1e-310, 1e-165, 1e-161, 1e-158, 1e-154, 1e-150, 1e149])
-def test_rows_whose_squares_underflow_are_ranked_by_their_keys(similarity: str, magnitude: float) -> None:
+@pytest.mark.parametrize(
+    "magnitude", [1e-323, 1e-310, 1e-165, 1e-161, 1e-158, 1e-154, 1e-150, 1e149]
+)
+def test_rows_whose_squares_underflow_are_ranked_by_their_keys(
+    similarity: str, magnitude: float
+) -> None:
     x = np.random.default_rng(0).normal(size=(300, 6)) * magnitude
     labels = np.arange(300, dtype=np.uint32) % 100
     results = set()
-    for kernel, screen, many_positives in itertools.product(KERNELS, ("float32", "16-bit"), (0, 10**6)):
+    for kernel, screen, many_positives in itertools.product(
+        KERNELS, ("float32", "16-bit"), (0, 10**6)
+    ):
         with trial(kernel=kernel, screen=screen, many_positives=many_positives):
-            (found,) = count(x, None, Relation(labels=labels), similarity=similarity, metrics=STANDARD)
+            (found,) = count(
+                x, None, Relation(labels=labels), similarity=similarity, metrics=STANDARD
+            )
         results.add(bits_of(found))
     assert len(results) == 1
 
 
 @pytest.mark.parametrize("similarity", [*SIMILARITIES, "hamming"])
 @given(exclude_self=st.booleans(), data=st.data())
-def test_neighbours_are_those_of_a_full_sort(similarity: str, exclude_self: bool, data: Any) -> None:
+def test_neighbours_are_those_of_a_full_sort(
+    similarity: str, exclude_self: bool, data: Any
+) -> None:
     queries, _, gallery, _ = data.draw(problems(similarity))
     if gallery is None or exclude_self:
         gallery = None
@@ -211,7 +243,9 @@ def test_neighbours_are_those_of_a_full_sort(similarity: str, exclude_self: bool
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @pytest.mark.parametrize("shift", [0.0, 0.3, 100.0])
-def test_prefixes_of_rows_with_few_long_directions_change_no_bit(similarity: str, shift: float) -> None:
+def test_prefixes_of_rows_with_few_long_directions_change_no_bit(
+    similarity: str, shift: float
+) -> None:
     rng = np.random.default_rng(2)
     labels = rng.integers(0, 100, 1000).astype(np.uint32)
     decay = (1 + np.arange(96)) ** -1.5
@@ -222,8 +256,12 @@ def test_prefixes_of_rows_with_few_long_directions_change_no_bit(similarity: str
     for kernel, screen in itertools.product(KERNELS, ("float32", "16-bit")):
         results = set()
         for directions in (0, None, 7, 96):
-            with trial(kernel=kernel, screen=screen, directions=directions, few_queries=0, few_items=0):
-                (found,) = count(x, None, Relation(labels=labels), similarity=similarity, metrics=STANDARD)
+            with trial(
+                kernel=kernel, screen=screen, directions=directions, few_queries=0, few_items=0
+            ):
+                (found,) = count(
+                    x, None, Relation(labels=labels), similarity=similarity, metrics=STANDARD
+                )
                 arrays = _native.knn(x[:100], x, 9, similarity=similarity, exclude_self=False)
             results.add(bits_of(found) + b"".join(array.tobytes() for array in arrays))
         assert len(results) == 1
@@ -255,7 +293,9 @@ def test_binarize_packs_as_numpy_does(x: np.ndarray, threshold: float) -> None:
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: str, dtype: type) -> None:
+def test_every_kernel_screen_and_thread_count_gives_the_same_bits(
+    similarity: str, dtype: type
+) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(700, 37)).astype(dtype)
     labels = rng.integers(0, 60, 700).astype(np.uint32)
@@ -274,7 +314,9 @@ def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: st
         np.testing.assert_allclose(found.per_query[name], values, rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("more", [[], ["ndcg@60"], ["map"]], ids=["few ranks", "more ranks", "all ranks"])
+@pytest.mark.parametrize(
+    "more", [[], ["ndcg@60"], ["map"]], ids=["few ranks", "more ranks", "all ranks"]
+)
 @pytest.mark.parametrize("ties", TIES)
 @pytest.mark.parametrize("similarity", [*SIMILARITIES, "hamming"])
 def test_classes_of_every_size_are_ranked_alike_whether_screened_or_not(
@@ -329,7 +371,10 @@ def test_other_collinear_rows_are_ordered_by_the_keys_last_bit() -> None:
     query, gallery = np.array([[1.0, 2.0]]), np.array([[0.1, 0.2], [0.5, 1.0]])
     assert 2 * gallery[0, 0] == gallery[0, 1]  # exactly collinear
     keys = reference.keys_of(query[0], gallery, "cosine")
-    assert keys == [np.nextafter(1.25, 0.0), 1.25]  # the query is halved, so that the largest element is 1
+    assert keys == [
+        np.nextafter(1.25, 0.0),
+        1.25,
+    ]  # the query is halved, so that the largest element is 1
     for ties in TIES:  # rules for ties must not apply
         found = evaluate(query, [0], gallery, [0, 1], ties=ties, metrics="recall@1")  # type: ignore[arg-type]
         assert found["recall@1"] == 0

@@ -17,7 +17,15 @@ from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import Labels, Relevance, hard_negatives, index_recall, knn, knn_shards, range_search
+from dml_eval_rs import (
+    Labels,
+    Relevance,
+    hard_negatives,
+    index_recall,
+    knn,
+    knn_shards,
+    range_search,
+)
 from dml_eval_rs.matches import allowed as allowed_items
 
 SIMILARITIES = st.sampled_from(["cosine", "dot", "euclidean", "hamming"])
@@ -35,7 +43,9 @@ def draw_allowed(data: Any, queries: int, items: int) -> tuple[Any, list[set[int
         return (Labels(sides[0]), Labels(sides[1])), [
             set(np.flatnonzero(sides[1] == of).tolist()) for of in sides[0]
         ]
-    sets = data.draw(st.lists(st.sets(st.integers(0, items - 1)), min_size=queries, max_size=queries))
+    sets = data.draw(
+        st.lists(st.sets(st.integers(0, items - 1)), min_size=queries, max_size=queries)
+    )
     lists = np.cumsum([0, *map(len, sets)]), np.array([i for of in sets for i in of], np.int64)
     return (lists if form == "lists" else Relevance(*lists)), sets
 
@@ -44,7 +54,9 @@ def draw_allowed(data: Any, queries: int, items: int) -> tuple[Any, list[set[int
 def test_only_allowed_items_are_found(data: Any, similarity: Any) -> None:
     dim = data.draw(st.sampled_from([1, 2, 9]))
     queries = data.draw(small_rows(dim, similarity=similarity))
-    gallery = None if data.draw(st.booleans()) else data.draw(small_rows(dim, similarity=similarity))
+    gallery = (
+        None if data.draw(st.booleans()) else data.draw(small_rows(dim, similarity=similarity))
+    )
     items = queries if gallery is None else gallery
     n = len(items)
     allowed, sets = draw_allowed(data, len(queries), n)
@@ -108,7 +120,9 @@ def test_only_allowed_items_are_found(data: Any, similarity: Any) -> None:
 
 
 @given(data=st.data(), similarity=SIMILARITIES)
-def test_negatives_are_mined_in_a_gallery_from_lists_and_allowed_items(data: Any, similarity: Any) -> None:
+def test_negatives_are_mined_in_a_gallery_from_lists_and_allowed_items(
+    data: Any, similarity: Any
+) -> None:
     queries = data.draw(small_rows(2, similarity=similarity))
     gallery = data.draw(st.one_of(st.none(), small_rows(2, similarity=similarity)))
     items = queries if gallery is None else gallery
@@ -135,7 +149,9 @@ def test_negatives_are_mined_in_a_gallery_from_lists_and_allowed_items(data: Any
         given["relative_margin"] = slow["factor"] = 0.75
         margin = 0.0
     k = data.draw(st.integers(1, n - (gallery is None)))
-    expected = mining_reference.hard_negatives(queries, labels, k, similarity, below, margin, **slow)
+    expected = mining_reference.hard_negatives(
+        queries, labels, k, similarity, below, margin, **slow
+    )
     sizes = {"items_per_allowed": data.draw(st.sampled_from([0, NEVER])), "guess_spacing": 1}
     with trial(**sizes):
         options: Any = {"below": below, "margin": margin, "similarity": similarity, **given}
@@ -164,7 +180,11 @@ def test_a_row_that_is_not_a_number_is_named_by_the_callers_index() -> None:
             ValueError,
             r"allowed has shape \(39,\); expected \(40,\), one boolean per gallery item",
         ),
-        (np.ones(40), TypeError, "allowed has dtype float64; expected booleans, two Labels, or the tuple"),
+        (
+            np.ones(40),
+            TypeError,
+            "allowed has dtype float64; expected booleans, two Labels, or the tuple",
+        ),
         (
             (Labels(np.arange(40)), [1]),
             TypeError,
@@ -176,7 +196,11 @@ def test_a_row_that_is_not_a_number_is_named_by_the_callers_index() -> None:
             ValueError,
             "allowed has 2 labels for the gallery; expected 40",
         ),
-        ((Labels(np.arange(40), np.arange(40)), Labels(np.arange(40))), ValueError, "Labels with groups"),
+        (
+            (Labels(np.arange(40), np.arange(40)), Labels(np.arange(40))),
+            ValueError,
+            "Labels with groups",
+        ),
         (([0, 1], [1]), ValueError, "allowed has 2 offsets; expected 41"),
         ((np.arange(41), np.arange(40) + 1), ValueError, "allowed lists item 40 for query 39"),
     ],
@@ -194,7 +218,10 @@ def test_other_forms_are_refused(allowed: Any, error: type[Exception], message: 
         ({"relative_margin": 0.9}, "relative_margin is 0.9 and below is None"),
         ({"relative_margin": 1.5, "below": "easiest"}, "relative_margin is 1.5"),
         ({"relative_margin": 0.5, "below": "easiest", "margin": 0.5}, "and no margin"),
-        ({"relative_margin": 0.5, "below": "easiest", "similarity": "euclidean"}, "given for 'euclidean'"),
+        (
+            {"relative_margin": 0.5, "below": "easiest", "similarity": "euclidean"},
+            "given for 'euclidean'",
+        ),
     ],
 )
 def test_options_of_mining_that_do_not_fit_are_refused(options: Any, message: str) -> None:

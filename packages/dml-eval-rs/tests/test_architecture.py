@@ -31,7 +31,9 @@ def test_no_module_imports_through_an_init() -> None:
         text = path.read_text()
         assert not re.search(r"^ *(from|import) (dml_eval_rs( |$)|\.)", text, re.MULTILINE), path
         if path.name == "__init__.py" and path.parent != PACKAGE:
-            assert "import " not in text.rpartition('"""')[2], f"{path} imports; expected a docstring only"
+            assert "import " not in text.rpartition('"""')[2], (
+                f"{path} imports; expected a docstring only"
+            )
 
 
 def test_few_modules_lie_at_the_top() -> None:

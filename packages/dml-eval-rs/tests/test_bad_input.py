@@ -36,7 +36,9 @@ def with_value(row: int, value: float) -> np.ndarray:
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_the_first_row_that_is_not_finite_is_named(value: float, dtype: type) -> None:
     bad = with_value(3, value).astype(dtype)
-    with pytest.raises(ValueError, match=r"embeddings row 3 holds NaN or infinity \(the first of 3"):
+    with pytest.raises(
+        ValueError, match=r"embeddings row 3 holds NaN or infinity \(the first of 3"
+    ):
         evaluate(bad, LABELS)
     with pytest.raises(ValueError, match="gallery row 3 holds NaN or infinity"):
         evaluate(X, LABELS, bad, LABELS)
@@ -84,7 +86,8 @@ def test_the_widest_code_is_ranked_by_all_of_its_bits() -> None:
 def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None:
     huge = X.astype(np.float64) * 2.0**660
     with pytest.raises(
-        ValueError, match=r"embeddings row 0 has an element of magnitude .*e(198|199); expected at most"
+        ValueError,
+        match=r"embeddings row 0 has an element of magnitude .*e(198|199); expected at most",
     ):
         evaluate(huge, LABELS, similarity="dot")
     assert evaluate(huge, LABELS).to_dict() == evaluate(X.astype(np.float64), LABELS).to_dict()
@@ -205,7 +208,9 @@ def saved(tmp_path: Path) -> tuple[Path, Path]:
 
 def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dml_eval_rs", *map(str, arguments)]
-    return subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False, **options)
+    return subprocess.run(
+        command, stderr=subprocess.PIPE, text=True, timeout=120, check=False, **options
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -226,9 +231,13 @@ def test_a_closed_pipe_ends_it_quietly(saved: tuple[Path, Path]) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_a_negative_shape_and_a_pipe_are_no_files_of_arrays(saved: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_negative_shape_and_a_pipe_are_no_files_of_arrays(
+    saved: tuple[Path, Path], tmp_path: Path
+) -> None:
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (-400, 16), }".ljust(117) + b"\n"
-    (tmp_path / "negative.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    (tmp_path / "negative.npy").write_bytes(
+        b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    )
     os.mkfifo(tmp_path / "pipe.npy")
     reasons = {"negative.npy": "is not an intact .npy file", "pipe.npy": "is not a regular file"}
     for name, reason in reasons.items():

@@ -42,7 +42,9 @@ def test_nmi_is_the_information_over_an_average_of_the_entropies(
 
 
 @given(PAIRS)
-def test_by_default_nmi_is_twice_the_information_over_the_sum(pair: tuple[list[int], list[int]]) -> None:
+def test_by_default_nmi_is_twice_the_information_over_the_sum(
+    pair: tuple[list[int], list[int]],
+) -> None:
     assert nmi(*pair) == nmi(*pair, average="arithmetic")
 
 
@@ -67,7 +69,9 @@ def test_aris_counts_of_pairs_do_not_overflow() -> None:
 
 
 @given(st.integers(1, 6).flatmap(lambda n: st.tuples(partitions(n), partitions(n))))
-def test_ami_is_adjusted_by_the_mean_over_all_permutations(pair: tuple[list[int], list[int]]) -> None:
+def test_ami_is_adjusted_by_the_mean_over_all_permutations(
+    pair: tuple[list[int], list[int]],
+) -> None:
     a, b = pair
     information, expected = reference.mutual_information(a, b), reference.ami(a, b)
     # Otherwise both the numerator and the denominator would be rounding errors.
@@ -107,7 +111,9 @@ def test_information_has_the_digits_of_exact_logarithms(seed: int) -> None:
 
 
 def test_agreement_takes_labels_of_any_kind() -> None:
-    assert nmi(["a", "a", "b"], np.array([2**63, 2**63, 1], np.uint64)) == pytest.approx(1.0, abs=1e-12)
+    assert nmi(["a", "a", "b"], np.array([2**63, 2**63, 1], np.uint64)) == pytest.approx(
+        1.0, abs=1e-12
+    )
 
 
 def test_agreement_is_quick_for_many_clusters() -> None:
@@ -125,7 +131,9 @@ def test_agreement_is_quick_for_many_clusters() -> None:
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_kmeans_converges_to_rows_that_are_nearest_to_their_own_mean(dtype: type) -> None:
     rng = np.random.default_rng(0)
-    x = (rng.normal(size=(5, 7))[rng.integers(0, 5, 300)] * 4 + rng.normal(size=(300, 7))).astype(dtype)
+    x = (rng.normal(size=(5, 7))[rng.integers(0, 5, 300)] * 4 + rng.normal(size=(300, 7))).astype(
+        dtype
+    )
     found = kmeans(x, 5, seed=1)
     np.testing.assert_array_equal(found.labels, reference.nearest_centroid(x, found.centroids))
     for cluster in range(5):
@@ -193,9 +201,13 @@ def test_metrics_of_clusters_are_those_of_their_parts() -> None:
     assert plain["nmi"] == nmi(labels, kmeans(x, 4, seed=5).labels)
     apart = evaluate(x[:60], labels[:60], x, labels, similarity="dot", metrics="nmi", seed=5)
     joined = np.concatenate([x[:60], x])
-    assert apart["nmi"] == nmi(np.concatenate([labels[:60], labels]), kmeans(joined, 12, seed=5).labels)
+    assert apart["nmi"] == nmi(
+        np.concatenate([labels[:60], labels]), kmeans(joined, 12, seed=5).labels
+    )
     bits = (x > 0).astype(np.float32)
-    of_codes = evaluate(np.packbits(x > 0, axis=1), labels, similarity="hamming", metrics="ari", seed=5)
+    of_codes = evaluate(
+        np.packbits(x > 0, axis=1), labels, similarity="hamming", metrics="ari", seed=5
+    )
     padded = np.pad(bits, [(0, 0), (0, 2)])
     assert of_codes["ari"] == ari(labels, kmeans(padded, 12, seed=5).labels)
     assert binarize(x).tolist() == np.packbits(x > 0, axis=1).tolist()
@@ -213,7 +225,9 @@ def test_junk_is_in_no_cluster(junk: Any) -> None:
     given: Any
     for given, similarity in ((x, "euclidean"), (x, "cosine"), (codes, "hamming")):
         found = evaluate(given, Labels(labels, junk=junk), similarity=similarity, **options)
-        assert dict(found) == dict(evaluate(given[kept], labels[kept], similarity=similarity, **options))
+        assert dict(found) == dict(
+            evaluate(given[kept], labels[kept], similarity=similarity, **options)
+        )
         sides: Any = (given[kept][:50], labels[kept][:50])
         found = evaluate(*sides, given, Labels(labels, junk=junk), similarity=similarity, **options)
         assert dict(found) == dict(
@@ -234,7 +248,9 @@ def test_rows_of_any_dtypes_are_clustered_in_place(similarity: Any) -> None:
     if similarity == "cosine":
         joined /= np.linalg.norm(joined, axis=1, keepdims=True)
     clusters = kmeans(joined, 8, seed=3).labels
-    assert apart["nmi"] == pytest.approx(nmi(np.concatenate([labels[:40], labels]), clusters), abs=1e-12)
+    assert apart["nmi"] == pytest.approx(
+        nmi(np.concatenate([labels[:40], labels]), clusters), abs=1e-12
+    )
     # Directions must be exact for float64 rows of any magnitude.
     if similarity == "cosine":
         assert evaluate(1e300 * x, labels, **options) == evaluate(1e-300 * x, labels, **options)
@@ -247,5 +263,11 @@ def test_a_number_of_clusters_out_of_range_is_refused_before_any_work() -> None:
     started: list[int] = []
     for n_clusters in (0, 7):
         with pytest.raises(ValueError, match="n_clusters is"):
-            evaluate(x, labels, metrics="nmi", n_clusters=n_clusters, progress=lambda *_: started.append(1))
+            evaluate(
+                x,
+                labels,
+                metrics="nmi",
+                n_clusters=n_clusters,
+                progress=lambda *_: started.append(1),
+            )
     assert not started

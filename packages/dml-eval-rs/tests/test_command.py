@@ -77,10 +77,17 @@ def test_galleries_have_labels_groups_junk_and_distractors(run: Run) -> None:
     text = evaluate(X, Labels(ARRAYS["text"], junk=["a"]))
     assert json.loads(run("x.npy", "text.npy", "--junk", "a", "--format", "json")) == text.to_dict()
     groups = ["--groups", "groups.npy", "--gallery-groups", "groups.npy"]
-    both = evaluate(X, Labels(LABELS, ARRAYS["groups"]), ARRAYS["worse"], Labels(LABELS, ARRAYS["groups"]))
-    assert json.loads(run("x.npy", "labels.npy", *gallery, *groups, "--format", "json")) == both.to_dict()
+    both = evaluate(
+        X, Labels(LABELS, ARRAYS["groups"]), ARRAYS["worse"], Labels(LABELS, ARRAYS["groups"])
+    )
+    assert (
+        json.loads(run("x.npy", "labels.npy", *gallery, *groups, "--format", "json"))
+        == both.to_dict()
+    )
     assert "have groups, but" in run("x.npy", "labels.npy", *gallery, *groups[2:], code=2)
-    assert "--gallery-groups is given without --gallery" in run("x.npy", "labels.npy", *groups[2:], code=2)
+    assert "--gallery-groups is given without --gallery" in run(
+        "x.npy", "labels.npy", *groups[2:], code=2
+    )
 
 
 def test_codes_need_their_similarity(run: Run) -> None:
@@ -100,7 +107,14 @@ def test_true_accept_rates_are_measured_beside_the_others(run: Run) -> None:
     assert list(printed)[:3] == ["tar@far=0.2", "map@r", "tar@far=1e-1"]
     assert printed["tar@far=1e-1"] == rates["tar@far=1e-1"]
     assert printed["map@r"] == evaluate(X, LABELS)["map@r"]
-    assert set(printed) == {"tar@far=0.2", "map@r", "tar@far=1e-1", "n_queries", "n_unmatched", "n_gallery"}
+    assert set(printed) == {
+        "tar@far=0.2",
+        "map@r",
+        "tar@far=1e-1",
+        "n_queries",
+        "n_unmatched",
+        "n_gallery",
+    }
 
 
 @pytest.mark.parametrize(
@@ -115,7 +129,16 @@ def test_it_prints_the_result_in_each_form(run: Run, form: str, method: str) -> 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "latex", "csv", "json"])
 def test_it_compares_two_models(run: Run, form: str) -> None:
-    given = ["x.npy", "labels.npy", "--compare", "worse.npy", "--metric", "map@r", "--metric", "recall@2"]
+    given = [
+        "x.npy",
+        "labels.npy",
+        "--compare",
+        "worse.npy",
+        "--metric",
+        "map@r",
+        "--metric",
+        "recall@2",
+    ]
     metrics = ["map@r", "recall@2"]
     table = compare(
         {f"{name}.npy": evaluate(ARRAYS[name], LABELS, metrics=metrics) for name in ("x", "worse")}
@@ -124,7 +147,9 @@ def test_it_compares_two_models(run: Run, form: str) -> None:
     if form == "json":
         assert json.loads(printed) == table.to_dict()
     elif form == "csv":
-        assert list(csv.reader(io.StringIO(printed))) == list(csv.reader(io.StringIO(table.to_csv())))
+        assert list(csv.reader(io.StringIO(printed))) == list(
+            csv.reader(io.StringIO(table.to_csv()))
+        )
     else:
         assert printed == f"{table if form == 'table' else getattr(table, f'to_{form}')()}\n"
 
@@ -157,10 +182,17 @@ def test_progress_is_shown_on_a_terminal_only(
 
 def test_the_remedy_for_a_text_file_works(run: Run) -> None:
     Path("labels.txt").write_text("cat\ncat\ndog\ndog\nowl\nowl\n")
-    message, _, remedy = run("x.npy", "labels.txt", code=2).strip().partition("one label per line, use ")
-    assert "labels.txt is not a .npy file; expected an array saved by numpy.save: for a text file" in message
+    message, _, remedy = (
+        run("x.npy", "labels.txt", code=2).strip().partition("one label per line, use ")
+    )
+    assert (
+        "labels.txt is not a .npy file; expected an array saved by numpy.save: for a text file"
+        in message
+    )
     exec(f"import numpy, pathlib; {remedy}")
-    assert json.loads(run("x.npy", "labels.npy", "--format", "json")) == evaluate(X, LABELS).to_dict()
+    assert (
+        json.loads(run("x.npy", "labels.npy", "--format", "json")) == evaluate(X, LABELS).to_dict()
+    )
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ def test_each_entry_is_that_of_the_results(models: dict[str, Evaluation], by: An
     ours, *others = models
     pairs = [*itertools.product(["map@r", "recall@1"], others)]
     comparisons = [
-        models[name].compare(models[ours], metric, level=0.9, seed=5, by=by) for metric, name in pairs
+        models[name].compare(models[ours], metric, level=0.9, seed=5, by=by)
+        for metric, name in pairs
     ]
     adjusted = by_definition([comparison.p_value for comparison in comparisons])
     for (metric, name), comparison, p in zip(pairs, comparisons, adjusted):
@@ -122,7 +123,10 @@ def test_csv_parses_back_to_all_digits(models: dict[str, Evaluation]) -> None:
     for row in rows:
         entry = table[row["model"], row["metric"]]
         assert float(row["value"]) == entry.value
-        pairs = [("low", entry.interval), ("difference_low", entry.comparison and entry.comparison.interval)]
+        pairs = [
+            ("low", entry.interval),
+            ("difference_low", entry.comparison and entry.comparison.interval),
+        ]
         for name, interval in pairs:
             assert row[name] == ("" if interval is None else repr(interval.low))
         assert row["p_holm"] == ("" if entry.adjusted_p is None else repr(entry.adjusted_p))

@@ -160,9 +160,13 @@ def test_text_in_blocks_is_joined() -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "float8_e4m3fn"])
 def test_floats_of_ml_dtypes_are_their_float32_numbers(dtype: str) -> None:
-    narrow = X.astype(pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").__dict__[dtype])
+    narrow = X.astype(
+        pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").__dict__[dtype]
+    )
     assert evaluate(narrow, LABELS) == evaluate(narrow.astype(np.float32), LABELS)
-    assert evaluate(iter([narrow[:5], narrow[5:]]), LABELS) == evaluate(narrow.astype(np.float32), LABELS)
+    assert evaluate(iter([narrow[:5], narrow[5:]]), LABELS) == evaluate(
+        narrow.astype(np.float32), LABELS
+    )
 
 
 def test_dlpack_of_bfloat16_is_read_by_torch_where_it_is_loaded() -> None:
@@ -220,7 +224,8 @@ def test_blocks_of_embeddings_and_labels_are_joined() -> None:
     blocks = ((X[i : i + 5], LABELS[i : i + 5]) for i in range(0, 12, 5))
     assert evaluate(*concatenate_blocks(blocks)) == EXPECTED
     loader = torch().utils.data.DataLoader(
-        torch().utils.data.TensorDataset(torch().tensor(X).bfloat16(), torch().tensor(LABELS)), batch_size=5
+        torch().utils.data.TensorDataset(torch().tensor(X).bfloat16(), torch().tensor(LABELS)),
+        batch_size=5,
     )
     joined, labels = concatenate_blocks(loader)
     assert joined.dtype == np.float32
@@ -279,7 +284,9 @@ def test_no_conversion_holds_a_second_copy() -> None:
     joined, most = peak(lambda: rows_of(blocks, "x"))
     assert np.array_equal(joined, big)
     assert most < 1.3 * big.nbytes  # arrays grow by a quarter
-    narrow = big.astype(pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16)
+    narrow = big.astype(
+        pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16
+    )
     assert peak(lambda: rows_of(narrow, "x"))[1] < 1.1 * big.nbytes
 
 
@@ -337,7 +344,9 @@ def test_labels_that_blocks_would_merge_are_refused() -> None:
     for mixed in (iter(["1", 1]), iter([["1", 1]])):
         with pytest.raises(TypeError, match="a list whose entry 1 is 1, of type int"):
             partition(mixed, "x")
-    with pytest.raises(TypeError, match="block 0 of array 1 is a list whose entry 1 is 1, of type int"):
+    with pytest.raises(
+        TypeError, match="block 0 of array 1 is a list whose entry 1 is 1, of type int"
+    ):
         concatenate_blocks([(X[:2], ["1", 1])])
     with pytest.raises(ValueError, match="expected 64-bit integers or strings"):
         partition(fill([1, 2**70]), "x")

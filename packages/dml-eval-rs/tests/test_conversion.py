@@ -186,7 +186,9 @@ def test_tensors_inside_transforms_are_refused(name: str, transform: str) -> Non
         "vmap": lambda: func.vmap(call)(torch.stack([x, x])),
         "functionalize": lambda: func.functionalize(call)(x),
     }
-    with pytest.raises(TypeError, match=r"is a tensor without readable numbers .*outside torch\.func"):
+    with pytest.raises(
+        TypeError, match=r"is a tensor without readable numbers .*outside torch\.func"
+    ):
         transformed[transform]()
 
 
@@ -211,7 +213,10 @@ NESTED = r"embeddings is a nested tensor.*to_padded_tensor"
     ("change", "remedy"),
     [
         (lambda _, x: x.to("meta"), "embeddings is a tensor on meta, which has no numbers"),
-        (lambda _, x: x.to_sparse(), "embeddings is a tensor of layout torch.sparse_coo.*to_dense()"),
+        (
+            lambda _, x: x.to_sparse(),
+            "embeddings is a tensor of layout torch.sparse_coo.*to_dense()",
+        ),
         (lambda _, x: x.int(), "embeddings has dtype int32; expected float16"),
         (lambda torch, x: torch.nested.nested_tensor([*x], layout=torch.strided), NESTED),
         (lambda torch, x: torch.nested.nested_tensor([*x], layout=torch.jagged), NESTED),

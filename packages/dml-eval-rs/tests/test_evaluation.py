@@ -36,7 +36,11 @@ def test_it_is_a_mapping_in_the_order_asked(better: Evaluation) -> None:
     assert isinstance(better, Mapping)
     assert [*better] == [*better.keys()] == [*dict(better)] == [*better.per_query] == NAMES
     assert len(better) == len(NAMES)
-    assert [*better.values()] == [better[name] for name in NAMES] == [value for _, value in better.items()]
+    assert (
+        [*better.values()]
+        == [better[name] for name in NAMES]
+        == [value for _, value in better.items()]
+    )
     assert "map@r" in better
     assert "recall@2" not in better
     assert better.get("recall@2") is None
@@ -44,7 +48,9 @@ def test_it_is_a_mapping_in_the_order_asked(better: Evaluation) -> None:
 
 
 def test_a_metric_that_was_not_measured_is_named_with_those_that_were(better: Evaluation) -> None:
-    with pytest.raises(KeyError, match="no metric 'recall@2' was measured; expected one of mrr, recall@10, "):
+    with pytest.raises(
+        KeyError, match="no metric 'recall@2' was measured; expected one of mrr, recall@10, "
+    ):
         better["recall@2"]
     for name in ("recall@2", "nmi"):
         with pytest.raises(KeyError, match=f"no metric '{name}' per query; expected one of mrr, "):
@@ -85,13 +91,17 @@ def test_means_are_those_of_the_values_per_query(better: Evaluation) -> None:
 
 def test_queries_without_a_match_are_omitted_and_counted_or_misses() -> None:
     x, labels = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), [0, 0, 1]
-    skipped, missed = (evaluate(x, labels, metrics=NAMES, unmatched=rule) for rule in ("skip", "zero"))
+    skipped, missed = (
+        evaluate(x, labels, metrics=NAMES, unmatched=rule) for rule in ("skip", "zero")
+    )
     assert (skipped.n_queries, skipped.n_unmatched, missed.n_unmatched) == (3, 1, 1)
     assert np.isnan(skipped.per_query["map@r"]).tolist() == [False, False, True]
     assert skipped["map@r"] == 1.0
     assert "without a match" in str(skipped)
     for name in NAMES:
-        np.testing.assert_array_equal(missed.per_query[name], np.nan_to_num(skipped.per_query[name]))
+        np.testing.assert_array_equal(
+            missed.per_query[name], np.nan_to_num(skipped.per_query[name])
+        )
         assert missed[name] == pytest.approx(2 / 3 * skipped[name])
     assert evaluate(x, [0, 1, 2], unmatched="zero")["recall@1"] == 0
 
@@ -125,7 +135,9 @@ def test_a_difference_is_significant_and_none_is_not(better: Evaluation, worse: 
 
 def test_the_permutation_test_agrees_with_all_sign_flips() -> None:
     labels = [0, 0, 0, 1, 1, 1]
-    first, second = (evaluate(np.random.default_rng(seed).normal(size=(6, 3)), labels) for seed in (1, 5))
+    first, second = (
+        evaluate(np.random.default_rng(seed).normal(size=(6, 3)), labels) for seed in (1, 5)
+    )
     difference = first.per_query["mrr"] - second.per_query["mrr"]
     signs = np.array(np.meshgrid(*[[-1, 1]] * 6)).reshape(6, -1).T
     exact = np.mean(np.abs(signs @ difference) >= abs(difference.sum()) * (1 - 1e-12))
@@ -159,7 +171,9 @@ def test_equal_evaluations_are_equal(better: Evaluation) -> None:
     shifted = {**better.per_query, "map@r": better.per_query["map@r"] + 1e-9}
     assert better != Evaluation.from_dict(better.to_dict(), shifted)
     unmatched = [*LABELS[1:], 99]
-    assert evaluate(noisy(1), unmatched) == evaluate(noisy(1), unmatched)  # unmatched queries have NaN
+    assert evaluate(noisy(1), unmatched) == evaluate(
+        noisy(1), unmatched
+    )  # unmatched queries have NaN
 
 
 def test_it_is_saved_as_one_flat_mapping_and_restored(better: Evaluation) -> None:
@@ -171,7 +185,9 @@ def test_it_is_saved_as_one_flat_mapping_and_restored(better: Evaluation) -> Non
         restored = Evaluation.from_dict(loaded, evaluation.per_query)
         assert restored == evaluation
         assert restored.confidence_interval("map@r") == evaluation.confidence_interval("map@r")
-    with pytest.raises(KeyError, match=r"metrics has no mrr.*; expected a value per name in per_query"):
+    with pytest.raises(
+        KeyError, match=r"metrics has no mrr.*; expected a value per name in per_query"
+    ):
         Evaluation.from_dict(
             {"map@r": 0.5, **{name: 1 for name in saved if name.startswith("n_")}}, better.per_query
         )
@@ -214,7 +230,9 @@ def test_signed_and_unsigned_labels_of_any_byte_order_meet_without_loss() -> Non
         sides = np.array([-2, 2**53 + 1, 5], queries), np.array([2**64 - 2, 2**53, 5], gallery)
         result = evaluate(x, sides[0], x, sides[1], metrics="recall@1")
         assert (result.n_unmatched, result["recall@1"]) == (2, 1)
-    same = evaluate(x, np.array([1, 0, 1], bool), x, np.array([0, 1, 1], np.uint64), metrics="recall@1")
+    same = evaluate(
+        x, np.array([1, 0, 1], bool), x, np.array([0, 1, 1], np.uint64), metrics="recall@1"
+    )
     assert (same.n_unmatched, same["recall@1"]) == (0, 1 / 3)
     extremes = np.array([-(2**63), 2**63 - 1, -(2**63), 2**63 - 1])
     assert evaluate(np.eye(4)[[0, 1, 0, 1]], extremes, metrics="recall@1")["recall@1"] == 1

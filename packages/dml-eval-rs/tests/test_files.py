@@ -27,7 +27,13 @@ def encode(suffix: str, array: np.ndarray) -> bytes:
     return b"".join(struct.pack("<i", d) + row.tobytes() for row in array)
 
 
-@given(st.sampled_from(SUFFIXES), st.integers(1, 5), st.integers(1, 9), st.integers(0, 2**32), st.data())
+@given(
+    st.sampled_from(SUFFIXES),
+    st.integers(1, 5),
+    st.integers(1, 9),
+    st.integers(0, 2**32),
+    st.data(),
+)
 def test_files_are_read_back_and_wrong_sizes_are_refused(
     tmp_path_factory: Any, suffix: str, n: int, d: int, seed: int, data: Any
 ) -> None:
@@ -42,7 +48,9 @@ def test_files_are_read_back_and_wrong_sizes_are_refused(
     assert found.tolist() == array.tolist()
     assert [*path.parent.iterdir()] == [path]
     wrong = (
-        content[: data.draw(st.integers(0, len(content) - 1))] if data.draw(st.booleans()) else content + b"x"
+        content[: data.draw(st.integers(0, len(content) - 1))]
+        if data.draw(st.booleans())
+        else content + b"x"
     )
     row = len(content) // n
     if suffix.endswith("bin") or len(wrong) % row or not wrong:
@@ -57,7 +65,9 @@ def test_a_row_of_another_length_and_distances_after_indices(tmp_path: Path) -> 
     with pytest.raises(ValueError, match=r"x.fvecs row 1 has length 2; expected 3, like row 0"):
         load_array(tmp_path / "x.fvecs")
     truth = np.arange(6, dtype=np.int32).reshape(2, 3)
-    (tmp_path / "truth.ibin").write_bytes(encode(".ibin", truth) + truth.astype(np.float32).tobytes())
+    (tmp_path / "truth.ibin").write_bytes(
+        encode(".ibin", truth) + truth.astype(np.float32).tobytes()
+    )
     assert load_array(tmp_path / "truth.ibin").tolist() == truth.tolist()
     (tmp_path / "none.fbin").write_bytes(struct.pack("<II", 0, 3))
     assert load_array(tmp_path / "none.fbin").shape == (0, 3)
@@ -81,7 +91,9 @@ def test_columns_of_parquet_are_read_by_name(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "x.parquet"
     fixed = pyarrow.FixedSizeListArray.from_arrays(X.ravel(), 3)
-    parquet.write_table(pyarrow.table({"x": X.tolist(), "fixed": fixed, "y": ["a", "b", "c", "d"]}), path)
+    parquet.write_table(
+        pyarrow.table({"x": X.tolist(), "fixed": fixed, "y": ["a", "b", "c", "d"]}), path
+    )
     assert load_array(f"{path}:x").tolist() == load_array(f"{path}:fixed").tolist() == X.tolist()
     assert load_array(f"{path}:y").tolist() == ["a", "b", "c", "d"]
     with pytest.raises(
@@ -113,5 +125,7 @@ def test_hdf5_is_mapped_if_it_lies_in_one_piece(tmp_path: Path) -> None:
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x.hdf5").write_bytes(b"")
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    with pytest.raises(ImportError, match=r"h5py isn't installed: use pip install 'dml-eval-rs\[hdf5\]'"):
+    with pytest.raises(
+        ImportError, match=r"h5py isn't installed: use pip install 'dml-eval-rs\[hdf5\]'"
+    ):
         load_array(tmp_path / "x.hdf5")

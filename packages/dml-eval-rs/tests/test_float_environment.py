@@ -35,7 +35,9 @@ ROUNDING = {"x86_64": (0, 0x400, 0x800, 0xC00), "aarch64": (0, 0x800000, 0x40000
 
 def bits_of(results: list[Any]) -> bytes:
     """Pickle results without the curves' points, which numpy divides in the caller's rounding mode."""
-    return pickle.dumps([replace(x, roc=None) if isinstance(x, ours.Verification) else x for x in results])
+    return pickle.dumps(
+        [replace(x, roc=None) if isinstance(x, ours.Verification) else x for x in results]
+    )
 
 
 def measure() -> bytes:
@@ -59,7 +61,9 @@ def measure() -> bytes:
             parts = [x[:50], x[50:]]
             found += [
                 ours.evaluate(x, LABELS, metrics=[*names, "nmi", "ami", "ari"], **options),
-                ours.evaluate(x[:50], LABELS[:50], x, LABELS, ties="expected", metrics=names, **options),
+                ours.evaluate(
+                    x[:50], LABELS[:50], x, LABELS, ties="expected", metrics=names, **options
+                ),
                 ours.evaluate_shards(parts, LABELS, metrics=names, block=40, **options),
                 ours.knn(x, None, 9, **options),
                 ours.index_recall(NEIGHBOURS, x, None, 5, **options),
@@ -104,7 +108,9 @@ def flushing(set_flush: Callable[[bool], bool]) -> Iterator[None]:
     try:
         assert np.float64(5e-324) * np.ones(1) == 0.0
         yield
-        assert np.float64(5e-324) * np.ones(1) == 0.0, "flushing to zero was switched off for the caller"
+        assert np.float64(5e-324) * np.ones(1) == 0.0, (
+            "flushing to zero was switched off for the caller"
+        )
     finally:
         set_flush(False)
 
@@ -124,13 +130,16 @@ def flush_by_mxcsr(on: bool) -> bool:
 @pytest.mark.parametrize("mode", range(4), ids=["to nearest", "1", "2", "to zero"])
 def test_a_rounding_mode_changes_no_bit(mode: int, expected: bytes) -> None:
     with rounding(ROUNDING[platform.machine()][mode]):
-        assert (np.ones(2) / DIVISORS).tobytes() != QUOTIENTS or mode == 0, "the rounding mode has no effect"
+        assert (np.ones(2) / DIVISORS).tobytes() != QUOTIENTS or mode == 0, (
+            "the rounding mode has no effect"
+        )
         found = measure()
     assert found == expected
 
 
 @pytest.mark.skipif(
-    not sys.platform.startswith("linux") or platform.machine() != "x86_64", reason="needs x86-64's MXCSR"
+    not sys.platform.startswith("linux") or platform.machine() != "x86_64",
+    reason="needs x86-64's MXCSR",
 )
 def test_flushing_subnormal_numbers_changes_no_bit(expected: bytes) -> None:
     with flushing(flush_by_mxcsr):

@@ -65,7 +65,9 @@ def test_the_truth_has_the_same_bytes_for_all_blocks_and_threads(run: Run) -> No
         "--out",
         "own.ivecs",
     )
-    assert np.array_equal(load_array("own.ivecs"), knn(BASE, None, 3, similarity="dot", exclude_self=True)[1])
+    assert np.array_equal(
+        load_array("own.ivecs"), knn(BASE, None, 3, similarity="dot", exclude_self=True)[1]
+    )
 
 
 def test_only_allowed_items_are_written_and_measured(run: Run) -> None:
@@ -90,7 +92,9 @@ def test_a_file_of_ann_benchmarks_states_parts_and_similarity(run: Run) -> None:
     for compared in (by_search, ("--truth", "data.hdf5")):
         measured = json.loads(run("index", "truth.ibin", *compared, "--format", "json"))
         assert measured["index recall@10"] == 1
-    found = json.loads(run("index", "data.hdf5", *by_search, "--similarity", "dot", "--format", "json"))
+    found = json.loads(
+        run("index", "data.hdf5", *by_search, "--similarity", "dot", "--format", "json")
+    )
     assert found["index recall@10"] < 1
 
 
@@ -100,7 +104,9 @@ def test_ranges_are_written_as_lists(run: Run) -> None:
         for name, expected in zip(found.files, range_search(QUERIES, BASE, 0.9)):
             assert np.array_equal(found[name], expected), name
     message = "x.ibin has the suffix '.ibin'; expected .npz"
-    assert message in run("truth", "base.fbin", "queries.fvecs", "--range", "0.9", "--out", "x.ibin", code=2)
+    assert message in run(
+        "truth", "base.fbin", "queries.fvecs", "--range", "0.9", "--out", "x.ibin", code=2
+    )
 
 
 def test_an_interrupted_call_leaves_no_file(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,23 +139,32 @@ def test_an_index_is_measured_by_search_or_from_the_truth(run: Run) -> None:
         assert measured[f"index recall@{k}"] == index_recall(found, QUERIES, BASE, k).recall
     per_query = index_recall(found, QUERIES, BASE, 10).per_query
     worst = sorted(range(30), key=lambda query: (per_query[query], query))[:10]
-    assert [*map(int, measured["worst_queries"])] == [query for query in worst if per_query[query] < 1]
+    assert [*map(int, measured["worst_queries"])] == [
+        query for query in worst if per_query[query] < 1
+    ]
     assert run("index", "found.ivecs", *stored, *form) == by_search
     text = run("index", "found.ivecs", "--truth", "truth.ibin", "-k", "2")
     assert text.splitlines()[0].split() == ["recall", "95", "%", "interval"]
 
 
 @given(st.data(), st.integers(1, 5), st.booleans())
-def test_recall_from_truth_counts_found_neighbours(data: Any, k: int, has_similarities: bool) -> None:
+def test_recall_from_truth_counts_found_neighbours(
+    data: Any, k: int, has_similarities: bool
+) -> None:
     found = [data.draw(st.permutations(range(-1, 8)).map(lambda ids: ids[:5])) for _ in range(3)]
     truth = [data.draw(st.permutations(range(8)).map(lambda ids: ids[:6])) for _ in range(3)]
     truth = [[*row[: (n := data.draw(st.integers(1, 6)))], *[-1] * (6 - n)] for row in truth]
     similarities = [
-        sorted(data.draw(st.lists(st.integers(0, 2), min_size=6, max_size=6)))[::-1] for _ in range(3)
+        sorted(data.draw(st.lists(st.integers(0, 2), min_size=6, max_size=6)))[::-1]
+        for _ in range(3)
     ]
     expected = []
     for ids, nearest, of in zip(found, truth, similarities):
-        right = {item for item, s in zip(nearest, of) if item >= 0 and has_similarities and s >= of[k - 1]}
+        right = {
+            item
+            for item, s in zip(nearest, of)
+            if item >= 0 and has_similarities and s >= of[k - 1]
+        }
         right |= {item for item in nearest[:k] if item >= 0}
         expected.append(len(right & set(ids[:k])) / sum(item >= 0 for item in nearest[:k]))
     given_similarities = np.array(similarities, np.float32) if has_similarities else None
@@ -175,7 +190,10 @@ def test_blocks_fit_into_the_memory(memory: int, row: int, queries: int, k: int)
             ("truth", "base.fbin", "queries.fvecs", "--out", "x.txt"),
             "x.txt has the suffix '.txt'; expected .npy, .fbin",
         ),
-        (("truth", "base.fbin", "queries.fvecs", "--out", "no/x.npy"), "the folder no doesn't exist"),
+        (
+            ("truth", "base.fbin", "queries.fvecs", "--out", "no/x.npy"),
+            "the folder no doesn't exist",
+        ),
         (
             ("truth", "base.fbin", "no.fbin", "--out", "x.npy"),
             "the file no.fbin doesn't exist; expected a .fbin file",
@@ -188,8 +206,14 @@ def test_blocks_fit_into_the_memory(memory: int, row: int, queries: int, k: int)
             ("index", "base.npy", "--base", "base.npy"),
             "--base or --queries is missing; expected both, or --truth",
         ),
-        (("index", "base.npy", "--truth", "x", "--base", "x"), "--truth is given with an option of --base"),
-        (("index", "base.npy", "--truth", "base.npy"), "found has dtype float32; expected integers"),
+        (
+            ("index", "base.npy", "--truth", "x", "--base", "x"),
+            "--truth is given with an option of --base",
+        ),
+        (
+            ("index", "base.npy", "--truth", "base.npy"),
+            "found has dtype float32; expected integers",
+        ),
     ],
 )
 def test_wrong_arguments_are_explained(run: Run, words: tuple[str, ...], message: str) -> None:

@@ -43,10 +43,15 @@ def test_they_are_the_first_of_other_classes_below_the_bound(data: st.DataObject
     with trial(kernel=kernel, screen=screen, **sizes):
         options: Any = {"similarity": similarity, "threads": data.draw(st.integers(1, 2))}
         reported, found = hard_negatives(x, labels, k, below=below, margin=margin, **options)
-    assert [row[row >= 0].tolist() for row in found] == expected(x, labels, k, similarity, below, margin)
+    assert [row[row >= 0].tolist() for row in found] == expected(
+        x, labels, k, similarity, below, margin
+    )
     is_absent = reported == -1 if similarity == "hamming" else np.isnan(reported)
     assert (is_absent == (found < 0)).all()
-    assert (reported.dtype, found.dtype) == (np.int32 if similarity == "hamming" else np.float32, np.int64)
+    assert (reported.dtype, found.dtype) == (
+        np.int32 if similarity == "hamming" else np.float32,
+        np.int64,
+    )
     for a in range(n):
         count = int((found[a] >= 0).sum())
         assert (found[a, :count] >= 0).all()  # -1 only fills the end of a row
@@ -57,7 +62,9 @@ def test_they_are_the_first_of_other_classes_below_the_bound(data: st.DataObject
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
 @pytest.mark.parametrize("scale", [1e-160, 1.0, 1e120])
-def test_negatives_far_down_the_rankings_are_found_among_copies(similarity: Any, scale: float) -> None:
+def test_negatives_far_down_the_rankings_are_found_among_copies(
+    similarity: Any, scale: float
+) -> None:
     """Repeat all items four times, so that scores tie, and few negatives are below the hardest positive."""
     x = np.tile(X[:40].astype(np.float64), (4, 1)) * scale
     labels = np.tile(LABELS[:40], 4)
@@ -73,7 +80,9 @@ def test_a_huge_class_beside_small_ones_changes_nothing(below: Any, similarity: 
     x = CODES if similarity == "hamming" else X
     labels = np.where(np.arange(150) < 70, 0, LABELS + 1)
     whole = hard_negatives(x, labels, 7, below=below, similarity=similarity)
-    assert [row[row >= 0].tolist() for row in whole[1]] == expected(x, labels, 7, similarity, below, 0.0)
+    assert [row[row >= 0].tolist() for row in whole[1]] == expected(
+        x, labels, 7, similarity, below, 0.0
+    )
     with trial(class_table=2, table_keys=400, candidate_bytes=1, block_bytes=1):
         again = hard_negatives(x, labels, 7, below=below, similarity=similarity)
         for part, same in zip(again, whole, strict=True):
@@ -85,14 +94,21 @@ def test_a_copy_of_a_positive_in_another_class_is_no_semi_hard_negative() -> Non
     labels = ["a", "a", "b", "b"]
     assert hard_negatives(x, labels, 1)[1].tolist() == [[2], [2], [1], [1]]
     assert hard_negatives(x, labels, 1, below="hardest")[1].tolist() == [[3], [-1], [-1], [0]]
-    assert hard_negatives(x, labels, 1, below="hardest", margin=0.75)[1].tolist() == [[-1], [-1], [-1], [-1]]
+    assert hard_negatives(x, labels, 1, below="hardest", margin=0.75)[1].tolist() == [
+        [-1],
+        [-1],
+        [-1],
+        [-1],
+    ]
 
 
 def test_a_margin_of_codes_is_a_number_of_bits() -> None:
     codes, labels = np.array([[0], [1], [3], [15], [255]], np.uint8), [0, 0, 1, 1, 1]
 
     def found(margin: float) -> Any:
-        return hard_negatives(codes, labels, 2, below="hardest", margin=margin, similarity="hamming")
+        return hard_negatives(
+            codes, labels, 2, below="hardest", margin=margin, similarity="hamming"
+        )
 
     # The distance from item 0 to the positive is 1, and to the negatives 2, 4 and 8.
     assert [row.tolist() for row in (found(0)[0][0], found(0)[1][0])] == [[2, 4], [2, 3]]
@@ -102,7 +118,11 @@ def test_a_margin_of_codes_is_a_number_of_bits() -> None:
 
 def test_an_item_without_a_positive_has_no_bound() -> None:
     x = np.array([[1, 0], [1, 0.1], [0, 1]], np.float32)
-    assert hard_negatives(x, [0, 1, 1], 2, below="hardest")[1].tolist() == [[1, 2], [-1, -1], [0, -1]]
+    assert hard_negatives(x, [0, 1, 1], 2, below="hardest")[1].tolist() == [
+        [1, 2],
+        [-1, -1],
+        [0, -1],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +141,8 @@ def test_an_item_without_a_positive_has_no_bound() -> None:
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )  # fmt: skip
-def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_wrong_arguments_are_refused(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         hard_negatives(**{"embeddings": X, "labels": LABELS, "k": 3, **arguments})

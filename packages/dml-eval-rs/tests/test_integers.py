@@ -45,7 +45,9 @@ def test_neighbours_are_those_of_python_integers(
     gallery, queries = rows(dtype, 40, dim, seed), rows(dtype, 5, dim, seed + 1)
     with trial(kernel=screen[0], screen=screen[1], few_items=0):
         scores, found = knn(queries, gallery, 7, similarity=similarity)
-        offsets, ranged, _ = range_search(queries, gallery, float(scores[0, 3]), similarity=similarity)
+        offsets, ranged, _ = range_search(
+            queries, gallery, float(scores[0, 3]), similarity=similarity
+        )
     for q, query in enumerate(queries.tolist()):
         keys = [
             -sum((a - b) ** 2 for a, b in zip(query, item))
@@ -56,12 +58,16 @@ def test_neighbours_are_those_of_python_integers(
         order = sorted(range(40), key=lambda i: (-keys[i], i))
         assert found[q].tolist() == order[:7]
         assert scores[q].tolist() == [float(np.float32(keys[i])) for i in order[:7]]
-        assert ranged[offsets[q] : offsets[q + 1]].tolist() == [i for i in order if keys[i] >= scores[0, 3]]
+        assert ranged[offsets[q] : offsets[q + 1]].tolist() == [
+            i for i in order if keys[i] >= scores[0, 3]
+        ]
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
-def test_each_function_takes_bytes_as_vectors_if_a_similarity_is_given(dtype: Any, similarity: Any) -> None:
+def test_each_function_takes_bytes_as_vectors_if_a_similarity_is_given(
+    dtype: Any, similarity: Any
+) -> None:
     x, wide = rows(dtype), rows(dtype).astype(np.float64)
     options: Any = {"similarity": similarity}
     for of in (

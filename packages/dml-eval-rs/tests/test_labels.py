@@ -67,7 +67,9 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("call", "error", "message"), CASES)
-def test_they_refuse_wrong_arrays_when_they_are_made(call: Any, error: type[Exception], message: str) -> None:
+def test_they_refuse_wrong_arrays_when_they_are_made(
+    call: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         call()
 
@@ -131,7 +133,9 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_minus_one_among_labels_is_warned_of_with_the_remedy(name: str) -> None:
-    with pytest.warns(UserWarning, match=r"-1 is the only negative label .*Labels\(ids, junk=-1\)") as warned:
+    with pytest.warns(
+        UserWarning, match=r"-1 is the only negative label .*Labels\(ids, junk=-1\)"
+    ) as warned:
         CALLS[name]()
     assert len(warned) == 1
     assert warned[0].filename == __file__
@@ -149,7 +153,16 @@ def test_minus_one_among_labels_is_warned_of_with_the_remedy(name: str) -> None:
         ["-1", "-1", "0", "0"],
         np.array([2**64 - 1, 0, 0, 2**64 - 1], np.uint64),
     ],
-    ids=["junk", "junk of two", "distractors", "negative", "positive", "booleans", "text", "unsigned"],
+    ids=[
+        "junk",
+        "junk of two",
+        "distractors",
+        "negative",
+        "positive",
+        "booleans",
+        "text",
+        "unsigned",
+    ],
 )
 def test_other_labels_are_not_warned_of(labels: Any) -> None:
     with warnings.catch_warnings():

@@ -20,7 +20,17 @@ from dml_eval_rs import Labels, Relevance, evaluate, evaluate_levels
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
-METRICS = ["recall@1", "recall@3", "r_precision", "map@r", "mrr", "precision@2", "ndcg@3", "map", "minp"]
+METRICS = [
+    "recall@1",
+    "recall@3",
+    "r_precision",
+    "map@r",
+    "mrr",
+    "precision@2",
+    "ndcg@3",
+    "map",
+    "minp",
+]
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
@@ -31,7 +41,12 @@ def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: A
     n, items = len(x), len(x if gallery is None else gallery)
     # Test nested levels, and a level that isn't nested.
     labels, gallery_labels = (
-        {"class": side, "superclass": side // 2, "other": data.draw(integers(len(side), 1)), "all": 0 * side}
+        {
+            "class": side,
+            "superclass": side // 2,
+            "other": data.draw(integers(len(side), 1)),
+            "all": 0 * side,
+        }
         for side in (data.draw(integers(n, 5)), data.draw(integers(items, 5)))
     )
     options = data.draw(exclusions(n, items, gallery is not None))
@@ -42,7 +57,12 @@ def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: A
     options["distractors"] = data.draw(st.sampled_from([(), (3,)]))
     with trial(many_positives=data.draw(st.sampled_from([None, 1, 2, 4]))):
         found = call(
-            evaluate_levels, x, labels, gallery, None if gallery is None else gallery_labels, **options
+            evaluate_levels,
+            x,
+            labels,
+            gallery,
+            None if gallery is None else gallery_labels,
+            **options,
         )
     assert list(found) == list(labels)
     for name, level in found.items():
@@ -50,7 +70,9 @@ def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: A
         assert_same_bits(level, call(evaluate, *given, **options))
         for metric, values in reference.evaluate(*given, **options).items():
             # Allow for rounding: a mean over orders of ties adds products, and other metrics add up to R quotients.
-            np.testing.assert_allclose(level.per_query[metric], values, rtol=0, atol=1e-12, err_msg=metric)
+            np.testing.assert_allclose(
+                level.per_query[metric], values, rtol=0, atol=1e-12, err_msg=metric
+            )
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +97,8 @@ def test_many_tiles_and_large_classes_have_the_bits_of_each_call(
     for arguments in ((rows, labels), (rows[:500], first, rows, labels)):
         for names in (["class", "superclass"], list(labels)):
             chosen = [
-                {name: own[name] for name in names} if isinstance(own, dict) else own for own in arguments
+                {name: own[name] for name in names} if isinstance(own, dict) else own
+                for own in arguments
             ]
             metrics = ["map@r", "precision@10", "mrr"]
             options: Any = {"similarity": similarity, "ties": ties, "metrics": metrics}
@@ -85,7 +108,9 @@ def test_many_tiles_and_large_classes_have_the_bits_of_each_call(
                 assert_same_bits(level, evaluate(*own_call, **options))  # type: ignore[arg-type]
 
 
-def test_threads_and_peers_change_no_bit(clusters: tuple[np.ndarray, dict[str, np.ndarray]]) -> None:
+def test_threads_and_peers_change_no_bit(
+    clusters: tuple[np.ndarray, dict[str, np.ndarray]],
+) -> None:
     x, labels = clusters
     expected = evaluate_levels(x, labels, threads=1)
     for found in [

@@ -25,7 +25,11 @@ def test_each_metric_of_the_table_is_measured_by_its_name() -> None:
     found = evaluate(X, LABELS, metrics=names)
     assert [*found] == names
     assert all(-0.5 <= value <= 1 for value in found.values())
-    assert [*verify(X, LABELS, metrics=("auc", "tar@far=0.25", "eer"))] == ["auc", "tar@far=0.25", "eer"]
+    assert [*verify(X, LABELS, metrics=("auc", "tar@far=0.25", "eer"))] == [
+        "auc",
+        "tar@far=0.25",
+        "eer",
+    ]
     assert {*DEFAULT} <= {*names, "recall@10", "recall@100"}
 
 
@@ -68,7 +72,9 @@ def test_an_unknown_name_gives_the_nearest_one_and_the_list(name: str, nearest: 
         (verify, "eerr", ValueError, "unknown metric 'eerr'; did you mean 'eer'"),
     ],
 )  # fmt: skip
-def test_other_names_are_errors(measure: Any, metrics: Any, error: type[Exception], message: str) -> None:
+def test_other_names_are_errors(
+    measure: Any, metrics: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         measure(X, LABELS, metrics=metrics)
 
@@ -99,7 +105,9 @@ def test_the_reference_defines_each_metric(name: str) -> None:
     page = "verification.md" if METRICS[name].kind == "verification" else "metrics.md"
     text = (DOCS / page).read_text()
     headings = [
-        re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()) for line in text.splitlines() if line[:1] == "#"
+        re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower())
+        for line in text.splitlines()
+        if line[:1] == "#"
     ]
     assert METRICS[name].kind in [heading.replace(" ", "-") for heading in headings]
     assert re.search(rf"`{re.escape(name)}[`,]", text), f"{page} lacks `{name}`"

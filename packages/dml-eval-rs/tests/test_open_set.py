@@ -27,7 +27,9 @@ LABELS = np.arange(40) % 36
 def test_rates_are_those_of_all_thresholds(similarity: Any, data: Any) -> None:
     dim = data.draw(st.sampled_from([1, 2, 9]))
     x = data.draw(small_rows(dim, similarity=similarity))
-    gallery = None if data.draw(st.booleans()) else data.draw(small_rows(dim, similarity=similarity))
+    gallery = (
+        None if data.draw(st.booleans()) else data.draw(small_rows(dim, similarity=similarity))
+    )
     items = x if gallery is None else gallery
 
     def labels_of(rows: int) -> list[int]:
@@ -53,7 +55,9 @@ def test_rates_are_those_of_all_thresholds(similarity: Any, data: Any) -> None:
     found = open_set(*arguments, similarity=similarity, far=FAR)
     assert (found.n_known, found.n_unknown) == (len(known), len(unknown))
     for far in FAR:
-        accepted = {t: sum(s >= t for s in unknown) for t in [math.inf, *unknown, *(s for s, _ in known)]}
+        accepted = {
+            t: sum(s >= t for s in unknown) for t in [math.inf, *unknown, *(s for s, _ in known)]
+        }
         allowed = [t for t, n in accepted.items() if n / len(unknown) <= far]
         rates = [Fraction(sum(right and s >= t for s, right in known), len(known)) for t in allowed]
         assert found.dir[far] == float(max(rates))

@@ -25,7 +25,9 @@ X = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 @given(data=st.data(), similarity=st.sampled_from(["cosine", "dot", "euclidean", "hamming"]))
 def test_top_pairs_are_the_first_of_all_pairs(data: Any, similarity: Any) -> None:
     x = data.draw(small_rows(data.draw(st.sampled_from([1, 2, 9])), most=30, similarity=similarity))
-    scored = [(-score(x[i], x[j], similarity), i, j) for i, j in itertools.combinations(range(len(x)), 2)]
+    scored = [
+        (-score(x[i], x[j], similarity), i, j) for i, j in itertools.combinations(range(len(x)), 2)
+    ]
     n = data.draw(st.integers(1, len(scored)))
     sizes = {
         name: data.draw(st.sampled_from(SIZES[name]))
@@ -37,8 +39,14 @@ def test_top_pairs_are_the_first_of_all_pairs(data: Any, similarity: Any) -> Non
     expected = sorted(scored)[:n]
     assert pairs.tolist() == [[i, j] for _, i, j in expected]
     sign = 1 if similarity == "hamming" else -1
-    assert scores.tolist() == np.array([sign * s for s, _, _ in expected]).astype(scores.dtype).tolist()
-    assert (scores.dtype, pairs.dtype) == (np.int32 if similarity == "hamming" else np.float32, np.int64)
+    assert (
+        scores.tolist()
+        == np.array([sign * s for s, _, _ in expected]).astype(scores.dtype).tolist()
+    )
+    assert (scores.dtype, pairs.dtype) == (
+        np.int32 if similarity == "hamming" else np.float32,
+        np.int64,
+    )
 
 
 @pytest.mark.parametrize("kind", ["decaying", "duplicates"])
@@ -46,10 +54,17 @@ def test_top_pairs_are_the_first_of_all_pairs(data: Any, similarity: Any) -> Non
 def test_top_pairs_of_many_tasks_are_those_of_all_scores(kind: str, n: int) -> None:
     x = rows_of(kind, labels_of(200), 24, 0)
     i, j = np.triu_indices(len(x), 1)
-    scores = _native.pair_scores(x, None, np.stack([i, j], 1).astype(np.uint32), similarity="euclidean")
+    scores = _native.pair_scores(
+        x, None, np.stack([i, j], 1).astype(np.uint32), similarity="euclidean"
+    )
     first = np.lexsort((j, i, -scores))[:n]
     for (kernel, screen), directions in itertools.product(screens(), (0, 16)):
-        sizes = {"task_row_panels": 1, "task_column_panels": 1, "directions": directions, "block_bytes": 4000}
+        sizes = {
+            "task_row_panels": 1,
+            "task_column_panels": 1,
+            "directions": directions,
+            "block_bytes": 4000,
+        }
         with trial(kernel=kernel, screen=screen, **sizes):
             found = top_pairs(x, n, similarity="euclidean")[1]
         assert found.tolist() == np.stack([i, j], 1)[first].tolist(), (kernel, screen, directions)

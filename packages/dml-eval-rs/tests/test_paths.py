@@ -201,7 +201,9 @@ def matrix_of(family: str) -> dict[str, set[str]]:
         case = option.case(n, 1)
         for sizes in ways.values():
             for kernel, screen in screens():
-                if family == "verify" and screen == "16-bit":  # verification only screens in float32
+                if (
+                    family == "verify" and screen == "16-bit"
+                ):  # verification only screens in float32
                     continue
                 with trial(kernel=kernel, screen=screen, **sizes) as taken:
                     assert_agrees(case, f"{family}, {name}, {kernel}, {screen}, {sizes}")
@@ -227,7 +229,9 @@ def test_every_path_is_taken_under_every_option(family: str, record_property: An
             is_taken, can_be = name in matrix.get(path, ()), is_possible(family, path, name, option)
             cells += "x" if is_taken else "!" if can_be else "."
             if is_taken != can_be:
-                wrong.append(f"{path} / {name}: {'taken, though impossible' if is_taken else 'not taken'}")
+                wrong.append(
+                    f"{path} / {name}: {'taken, though impossible' if is_taken else 'not taken'}"
+                )
         lines.append(f"{path:<60}{cells}")
     record_property("matrix", "\n".join(lines))
     assert not wrong, "\n".join(wrong)
@@ -238,7 +242,9 @@ def test_every_path_is_taken_under_every_option(family: str, record_property: An
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=settings.default.max_examples // 2 if settings.default else 50)
+@settings(
+    deadline=None, max_examples=settings.default.max_examples // 2 if settings.default else 50
+)
 def test_drawn_paths_data_and_options_agree_with_the_reference(data: Any) -> None:
     options = data.draw(st.sampled_from([EVALUATIONS, EVALUATIONS, SEARCHES, VERIFICATIONS]))
     name = data.draw(st.sampled_from([*options]))

@@ -18,7 +18,9 @@ from dml_eval_rs import Evaluation, Verification, verify
 FOUR_DECIMALS = 0.5e-4 + 1e-9
 
 
-def by_query(indexes: list[int], preds: list[float], target: list[int], more: Any = ()) -> tuple[Any, ...]:
+def by_query(
+    indexes: list[int], preds: list[float], target: list[int], more: Any = ()
+) -> tuple[Any, ...]:
     """Convert torchmetrics' flat lists to a ranking per query, which excludes other queries' documents."""
     own = np.array(indexes) == np.unique(indexes)[:, None]
     excluded = ~own | np.isin(np.arange(len(indexes)), more)
@@ -94,9 +96,12 @@ def test_figures_of_scored_documents_are_theirs(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "micro", "macro"), [("precision@3", 7 / 12, 0.5), ("recall@2", 0.75, 0.5), ("ndcg@2", 0.75, 0.5)]
+    ("name", "micro", "macro"),
+    [("precision@3", 7 / 12, 0.5), ("recall@2", 0.75, 0.5), ("ndcg@2", 0.75, 0.5)],
 )
-def test_micro_and_macro_averages_are_tensorflow_similaritys(name: str, micro: float, macro: float) -> None:
+def test_micro_and_macro_averages_are_tensorflow_similaritys(
+    name: str, micro: float, macro: float
+) -> None:
     found = evaluate_ranks([[1, 2], [1, 2], [1, 2], [3]], 100, metrics=name)
     assert found[name] == pytest.approx(micro, abs=1e-5)
     by_class = found.per_class(name, np.array([1, 1, 1, 0]))
@@ -117,7 +122,10 @@ def test_map_at_k_is_tensorflow_similaritys_but_divided_by_r() -> None:
 
 def test_cmc_precision_and_map_are_open_metric_learnings_but_for_divisors() -> None:
     """OML divides precision@k by min(k, R) and map@k by the matches in the first k; we use k and min(k, R)."""
-    ranks, numbers = [[1, 2, 4], [1, 4, 5], [2, 3, 5], [3, 4, 5], [1], [4]], np.array([3, 3, 3, 3, 1, 1])
+    ranks, numbers = (
+        [[1, 2, 4], [1, 4, 5], [2, 3, 5], [3, 4, 5], [1], [4]],
+        np.array([3, 3, 3, 3, 1, 1]),
+    )
     figures = {
         1: ([1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 0]),
         2: ([1, 1, 1, 0, 1, 0], [1, 0.5, 0.5, 0, 1, 0], [1, 1, 1 / 2, 0, 1, 0]),
@@ -126,7 +134,9 @@ def test_cmc_precision_and_map_are_open_metric_learnings_but_for_divisors() -> N
         5: ([1] * 6, [1] * 6, [11 / 12, 21 / 30, 53 / 90, 43 / 90, 1, 1 / 4]),
     }
     for k, (cmc, precision, mean_precision) in figures.items():
-        of_queries = evaluate_ranks(ranks, 5, metrics=(f"recall@{k}", f"precision@{k}", f"map@{k}")).per_query
+        of_queries = evaluate_ranks(
+            ranks, 5, metrics=(f"recall@{k}", f"precision@{k}", f"map@{k}")
+        ).per_query
         hits = of_queries[f"precision@{k}"] * k
         sums = of_queries[f"map@{k}"] * np.minimum(k, numbers)
         assert of_queries[f"recall@{k}"].tolist() == cmc
@@ -170,13 +180,21 @@ def test_fnmr_at_fmr_of_open_metric_learning_is_1_less_tar_at_far() -> None:
 
 def test_label_ranking_average_precision_is_average_precision_with_pessimistic_ties() -> None:
     """Use the cases of `check_lrap_toy`: all labels for 2 and 3 items, with scores that differ or tie."""
-    for scores in ([0.25, 0.75], [0.5, 0.5], [0.25, 0.5, 0.75], [0.5, 0.75, 0.25], [0.25, 0.5, 0.5]):
+    for scores in (
+        [0.25, 0.75],
+        [0.5, 0.5],
+        [0.25, 0.5, 0.75],
+        [0.5, 0.75, 0.25],
+        [0.25, 0.5, 0.5],
+    ):
         for bits in range(1, 2 ** len(scores)):
             truth = [bits >> i & 1 for i in range(len(scores))]
             found = evaluate_scores([scores], [truth], ties="pessimistic", metrics=("map", "minp"))
             theirs = sklearn.metrics.label_ranking_average_precision_score([truth], [scores])
             assert found["map"] == pytest.approx(theirs, abs=1e-12)
-            coverage = sklearn.metrics.coverage_error([truth], [scores])  # the rank of the last match
+            coverage = sklearn.metrics.coverage_error(
+                [truth], [scores]
+            )  # the rank of the last match
             assert sum(truth) / found["minp"] == pytest.approx(coverage, abs=1e-12)
 
 
@@ -214,7 +232,9 @@ _RANKS = {
     303: "19 37 41 43 44 65 67 89 99 107",
 }
 _RELEVANT = {301: 474, 302: 77, 303: 10}
-_ITEMS = 2000  # documents that were not retrieved come after rank 1,000, so they do not change values
+_ITEMS = (
+    2000  # documents that were not retrieved come after rank 1,000, so they do not change values
+)
 _CUTS = (5, 10, 15, 20, 30, 100, 200, 500, 1000)
 # trec_eval's names, with the values of the three queries for all cuts, and the means.
 _AT_CUTS = {

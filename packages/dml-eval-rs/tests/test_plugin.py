@@ -9,12 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("dml_core", reason="the plugin needs dml-core, which dml-eval-rs does not require")
+pytest.importorskip(
+    "dml_core", reason="the plugin needs dml-core, which dml-eval-rs does not require"
+)
 
 from core_support import suite
 from eval_support.peers import run_together
 
-from dml_core import ComparableEvaluation, Evaluator, IntervalEvaluation, RestoringEvaluator, takes_matches
+from dml_core import (
+    ComparableEvaluation,
+    Evaluator,
+    IntervalEvaluation,
+    RestoringEvaluator,
+    takes_matches,
+)
 from dml_core.testing import EvaluatorContract
 from dml_eval_rs import (
     METRICS,
@@ -73,7 +81,12 @@ def test_their_evaluations_have_intervals_and_paired_tests(name: str) -> None:
     interval = result.confidence_interval("recall@1", level=0.9)
     assert interval.low <= result["recall@1"] <= interval.high
     test = result.compare(result, "recall@1")
-    assert (test.difference, test.p_value, test.interval.low, test.interval.high) == (0.0, 1.0, 0.0, 0.0)
+    assert (test.difference, test.p_value, test.interval.low, test.interval.high) == (
+        0.0,
+        1.0,
+        0.0,
+        0.0,
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,17 +114,26 @@ def test_exact_takes_a_similarity_and_searches_by_it() -> None:
     expected = evaluate(X, LABELS, similarity="dot", metrics=["recall@3", "nmi_min"], n_clusters=7)
     assert evaluator.evaluate(X, LABELS) == expected
     np.testing.assert_array_equal(
-        evaluator.nearest(X, X, 3, exclude_self=True)[1], knn(X, X, 3, similarity="dot", exclude_self=True)[1]
+        evaluator.nearest(X, X, 3, exclude_self=True)[1],
+        knn(X, X, 3, similarity="dot", exclude_self=True)[1],
     )
     assert (evaluator.bytes_per_item(20), make("hamming").bytes_per_item(20)) == (80, 3)
 
 
 def test_hamming_binarizes_at_its_threshold() -> None:
-    evaluator = make("hamming", threshold=0.1, ties="expected", metrics=["recall@1", "nmi", "nmi_max"])
+    evaluator = make(
+        "hamming", threshold=0.1, ties="expected", metrics=["recall@1", "nmi", "nmi_max"]
+    )
     codes = binarize(X, 0.1)
     result = evaluator.evaluate(X[:30], LABELS[:30], X, LABELS)
     expected = evaluate(
-        codes[:30], LABELS[:30], codes, LABELS, similarity="hamming", ties="expected", metrics="recall@1"
+        codes[:30],
+        LABELS[:30],
+        codes,
+        LABELS,
+        similarity="hamming",
+        ties="expected",
+        metrics="recall@1",
     )
     assert result["recall@1"] == expected["recall@1"]
     # The 20 bits are clustered as numbers; padding of codes should not be used.
@@ -167,7 +189,9 @@ def test_true_accept_rates_are_those_of_verify_beside_other_metrics(name: str) -
     assert list(alone) == rates
     assert alone.n_queries == 60
     with pytest.raises(ValueError, match="needs labels, but labels is a Relevance"):
-        make(name, metrics=rates).evaluate(X, relevance_from_labels([{label} for label in LABELS.tolist()]))
+        make(name, metrics=rates).evaluate(
+            X, relevance_from_labels([{label} for label in LABELS.tolist()])
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -191,14 +215,24 @@ def test_an_evaluation_is_restored_from_json_and_its_values_per_query(name: str)
 @pytest.mark.parametrize(
     ("name", "options", "error", "message"),
     [
-        ("exact", {"metrics": ["recal@1"]}, ValueError, "unknown metric 'recal@1'; did you mean 'recall@1'"),
+        (
+            "exact",
+            {"metrics": ["recal@1"]},
+            ValueError,
+            "unknown metric 'recal@1'; did you mean 'recall@1'",
+        ),
         ("exact", {"similarity": "l2"}, ValueError, "similarity is 'l2'"),
         ("exact", {"ties": "none"}, ValueError, "ties is 'none'"),
         ("hamming", {"unmatched": "none"}, ValueError, "unmatched is 'none'"),
         ("hamming", {"metrics": ["tar@far=2"]}, ValueError, "needs a FAR between 0 and 1"),
         ("hamming", {"similarity": "dot"}, TypeError, "similarity"),
         ("exact", {"threshold": 0.5}, ValueError, "threshold is 0.5 with similarity='cosine'"),
-        ("exact", {"n_clusters": 3}, ValueError, "n_clusters is 3, but no clustering metric is requested"),
+        (
+            "exact",
+            {"n_clusters": 3},
+            ValueError,
+            "n_clusters is 3, but no clustering metric is requested",
+        ),
         ("exact", {"n_clusters": 0, "metrics": ["nmi"]}, ValueError, "n_clusters is 0"),
         ("exact", {"seed": -1}, ValueError, "seed is -1"),
         ("hamming", {"threads": 0}, ValueError, "threads is 0"),

@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 
 REFERENCE = Path(__file__).parents[3] / "docs/reference"
-PAGES = (Path(__file__).parents[1] / "README.md", REFERENCE / "metrics.md", REFERENCE / "verification.md")
-EXAMPLES = {page.stem: re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) for page in PAGES}
+PAGES = (
+    Path(__file__).parents[1] / "README.md",
+    REFERENCE / "metrics.md",
+    REFERENCE / "verification.md",
+)
+EXAMPLES = {
+    page.stem: re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) for page in PAGES
+}
 
 
 def run(program: str) -> str:
@@ -38,5 +44,7 @@ def test_the_examples_of_the_pages_run(example: str) -> None:
 def test_the_core_needs_numpy_alone_and_this_build_is_optimised() -> None:
     # If the build is not optimised, the compiled module warns.
     others = "{'torch', 'pluggy', 'dml_core', 'scipy', 'sklearn'}"
-    call = "import sys, numpy; from dml_eval_rs import evaluate; evaluate(numpy.eye(4), [0, 0, 1, 1])"
+    call = (
+        "import sys, numpy; from dml_eval_rs import evaluate; evaluate(numpy.eye(4), [0, 0, 1, 1])"
+    )
     assert run(f"{call}; print({{m.split('.')[0] for m in sys.modules}} & {others})") == "set()\n"

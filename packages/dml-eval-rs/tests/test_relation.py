@@ -16,7 +16,15 @@ from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import Evaluation, Labels, Relevance, evaluate, evaluate_ties, knn, relevance_from_labels
+from dml_eval_rs import (
+    Evaluation,
+    Labels,
+    Relevance,
+    evaluate,
+    evaluate_ties,
+    knn,
+    relevance_from_labels,
+)
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
@@ -33,7 +41,9 @@ def sides(draw: st.DrawFn, similarity: str) -> tuple[np.ndarray, np.ndarray | No
     """Draw queries, and perhaps a gallery, that often tie: small integers, and sometimes a single row, repeated."""
     codes = similarity == "hamming"
     dtype = np.uint8 if codes else draw(st.sampled_from([np.float16, np.float32, np.float64]))
-    row = st.lists(st.integers(0 if codes else -2, 3 if codes else 2), min_size=2, max_size=2).filter(any)
+    row = st.lists(
+        st.integers(0 if codes else -2, 3 if codes else 2), min_size=2, max_size=2
+    ).filter(any)
     distinct = draw(st.sampled_from([1, 8, 8, 8]))
 
     def rows() -> np.ndarray:
@@ -63,7 +73,9 @@ def assert_measured_as_the_reference_does(data: Any, *given: Any, **options: Any
         assert_same_bits(measured, call(evaluate, *given, ties=rule, **options))
         assert list(measured.per_query) == list(expected[rule])
         for name, values in expected[rule].items():
-            np.testing.assert_allclose(measured.per_query[name], values, rtol=0, atol=TOLERANCE, err_msg=name)
+            np.testing.assert_allclose(
+                measured.per_query[name], values, rtol=0, atol=TOLERANCE, err_msg=name
+            )
             np.testing.assert_allclose(
                 measured[name], np.nanmean(values), rtol=0, atol=TOLERANCE, err_msg=name
             )
@@ -71,11 +83,16 @@ def assert_measured_as_the_reference_does(data: Any, *given: Any, **options: Any
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @given(data=st.data())
-def test_labels_groups_junk_and_own_items_are_those_of_the_reference(similarity: str, data: Any) -> None:
+def test_labels_groups_junk_and_own_items_are_those_of_the_reference(
+    similarity: str, data: Any
+) -> None:
     x, gallery = data.draw(sides(similarity))
     has_gallery = gallery is not None
     n, items = len(x), len(x if gallery is None else gallery)
-    labels, gallery_labels = data.draw(integers(n, 2)), data.draw(integers(items, 2)) if has_gallery else None
+    labels, gallery_labels = (
+        data.draw(integers(n, 2)),
+        data.draw(integers(items, 2)) if has_gallery else None,
+    )
     options = data.draw(exclusions(n, items, has_gallery)) | {"similarity": similarity}
     if data.draw(st.booleans()):
         options["groups"] = data.draw(integers(n, 2))
@@ -83,7 +100,9 @@ def test_labels_groups_junk_and_own_items_are_those_of_the_reference(similarity:
     special = st.lists(st.integers(0, 3), max_size=1)
     junk, options["distractors"] = data.draw(special), data.draw(special)
     # Don't combine junk with lists of ignored items, and don't make every item junk.
-    if "ignored" not in options and not {*(labels if gallery_labels is None else gallery_labels)} <= {*junk}:
+    if "ignored" not in options and not {
+        *(labels if gallery_labels is None else gallery_labels)
+    } <= {*junk}:
         options["junk"] = junk
     assert_measured_as_the_reference_does(data, x, labels, gallery, gallery_labels, **options)
 
@@ -112,7 +131,9 @@ def test_listing_the_items_of_each_label_gives_the_bits_of_labels(
         labels = rng.integers(0, classes, 900)
         x = rng.integers(1, 4, (900, 3)).astype(np.uint8 if similarity == "hamming" else np.float32)
         sets = [{label} for label in labels.tolist()]
-        relevant = relevance_from_labels(sets[:200] if separate else sets, sets if separate else None)
+        relevant = relevance_from_labels(
+            sets[:200] if separate else sets, sets if separate else None
+        )
         options: dict[str, Any] = {"similarity": similarity, "ties": ties, "metrics": METRICS}
         if separate:
             options["exclude"] = np.where(rng.random(200) < 0.5, np.arange(200), -1)
@@ -146,10 +167,17 @@ def test_the_rule_of_reidentification_is_that_of_market_1501(large: bool) -> Non
         average_precisions.append(np.mean(np.arange(1, len(places) + 1) / (places + 1)))
         penalties.append(len(places) / (places[-1] + 1))
     ks = [f"recall@{k}" for k in range(1, 21)]
-    sides = x[queries], Labels(identities[queries], cameras[queries]), x, Labels(identities, cameras, junk=-1)
+    sides = (
+        x[queries],
+        Labels(identities[queries], cameras[queries]),
+        x,
+        Labels(identities, cameras, junk=-1),
+    )
     found = evaluate(*sides, metrics=[*ks, "map", "minp"])
     assert found.n_queries - found.n_unmatched == len(average_precisions) > 0
-    np.testing.assert_allclose([found[k] for k in ks], cmc / len(average_precisions), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        [found[k] for k in ks], cmc / len(average_precisions), rtol=0, atol=1e-12
+    )
     assert found["map"] == pytest.approx(np.mean(average_precisions), abs=1e-12)
     assert found["minp"] == pytest.approx(np.mean(penalties), abs=1e-12)
 
@@ -206,7 +234,11 @@ def test_relevance_is_that_of_every_pair_of_label_sets(
     expected = [{i: len(a & b) for i, b in enumerate(others) if a & b} for a in sets]
 
     def hot(x: list[set[int]] | None) -> np.ndarray | None:
-        return None if x is None else np.array([[label in labels for label in range(5)] for labels in x])
+        return (
+            None
+            if x is None
+            else np.array([[label in labels for label in range(5)] for labels in x])
+        )
 
     named = [[f"label {label}" for label in labels] for labels in sets]
     named_gallery = (

@@ -62,11 +62,15 @@ def evaluate(similarity: str, *arguments: Any, **options: Any) -> Mapping[str, n
 def assert_same(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
     assert found.keys() == expected.keys()
     for name, values in expected.items():
-        different = np.flatnonzero(found[name].view(np.uint64) != np.asarray(values).view(np.uint64))
+        different = np.flatnonzero(
+            found[name].view(np.uint64) != np.asarray(values).view(np.uint64)
+        )
         assert not len(different), f"{name} of query {different[0]}: {found[name][different[0]]}"
 
 
-def one_by_one(measure: Callable[[int], Mapping[str, np.ndarray]], queries: Any) -> dict[str, np.ndarray]:
+def one_by_one(
+    measure: Callable[[int], Mapping[str, np.ndarray]], queries: Any
+) -> dict[str, np.ndarray]:
     """Measure queries in separate calls."""
     columns = [measure(q) for q in queries]
     return {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
@@ -91,13 +95,21 @@ def test_ignored_items_of_a_pruned_call_are_those_of_one_call_a_query(tight: Row
 @pytest.mark.parametrize("metrics", [FIRST_RANKS, EVERY_RANK], ids=["first ranks", "every rank"])
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 class TestEvaluations:
-    def test_a_call_is_one_call_for_each_query(self, rows: Rows, similarity: str, metrics: Any) -> None:
+    def test_a_call_is_one_call_for_each_query(
+        self, rows: Rows, similarity: str, metrics: Any
+    ) -> None:
         x, labels = rows.of(similarity), rows.labels
         assert_same(
             evaluate(similarity, x, labels, metrics=metrics),
             one_by_one(
                 lambda q: evaluate(
-                    similarity, x[q : q + 1], labels[q : q + 1], x, labels, exclude=[q], metrics=metrics
+                    similarity,
+                    x[q : q + 1],
+                    labels[q : q + 1],
+                    x,
+                    labels,
+                    exclude=[q],
+                    metrics=metrics,
                 ),
                 range(N),
             ),
@@ -118,7 +130,9 @@ class TestEvaluations:
         found = evaluate(similarity, *moved, exclude=own[queries], **options)
         assert_same(found, {name: values[queries] for name, values in expected.items()})
 
-    def test_an_ignored_item_is_a_deleted_one(self, rows: Rows, similarity: str, metrics: Any) -> None:
+    def test_an_ignored_item_is_a_deleted_one(
+        self, rows: Rows, similarity: str, metrics: Any
+    ) -> None:
         x, labels = rows.of(similarity), rows.labels
         gone = np.random.default_rng(2).permutation(N)[: N // 5]
         kept = np.setdiff1d(np.arange(N), gone)
@@ -128,9 +142,13 @@ class TestEvaluations:
         ignored = [gone.tolist()] * len(queries)
         found = evaluate(similarity, *given, x, labels, ignored=ignored, exclude=queries, **options)
         places = np.searchsorted(kept, queries)
-        assert_same(found, evaluate(similarity, *given, x[kept], labels[kept], exclude=places, **options))
+        assert_same(
+            found, evaluate(similarity, *given, x[kept], labels[kept], exclude=places, **options)
+        )
 
-    def test_a_group_for_each_item_is_no_group(self, rows: Rows, similarity: str, metrics: Any) -> None:
+    def test_a_group_for_each_item_is_no_group(
+        self, rows: Rows, similarity: str, metrics: Any
+    ) -> None:
         x, labels = rows.of(similarity), rows.labels
         found = evaluate(similarity, x, labels, groups=np.arange(N), metrics=metrics)
         assert_same(found, evaluate(similarity, x, labels, metrics=metrics))
@@ -195,7 +213,9 @@ def test_a_doubled_negative_moves_what_its_rule_of_ties_says(rows: Rows, similar
         ties: evaluate(similarity, x, labels, gallery, others, ties=ties, **options)
         for ties in ("optimistic", "index", "expected", "pessimistic")
     }
-    _, order = ours.knn_shards([x], [gallery], len(gallery) - 1, similarity=similarity, exclude=np.arange(N))
+    _, order = ours.knn_shards(
+        [x], [gallery], len(gallery) - 1, similarity=similarity, exclude=np.arange(N)
+    )
     first = (others[order] == labels[:, None]).argmax(axis=1) + 1
     np.testing.assert_array_equal(rules["index"]["mrr"], 1 / first)
     # Copies only tie with the original, which is a negative, except for queries of this class.
@@ -254,8 +274,12 @@ class TestSearches:
         x = rows.of(similarity)
         scores, items = ours.knn(x, None, 200, similarity=similarity)
         codes = similarity == "hamming"
-        threshold = float(np.quantile(scores, 0.1, method="lower") if codes else np.quantile(scores, 0.9))
-        offsets, found, similarities = ours.range_search(x, x.copy(), threshold, similarity=similarity)
+        threshold = float(
+            np.quantile(scores, 0.1, method="lower") if codes else np.quantile(scores, 0.9)
+        )
+        offsets, found, similarities = ours.range_search(
+            x, x.copy(), threshold, similarity=similarity
+        )
         own = ours.range_search(x, None, threshold, similarity=similarity)
         for a, b in zip((offsets, found, similarities), own):
             assert a.tobytes() == b.tobytes()
@@ -313,7 +337,10 @@ def test_a_verification_is_that_of_its_pairs_in_any_order(rows: Rows, similarity
     assert ours.verify(x, labels, pairs=pairs, **options).to_dict() == whole
     shuffled = np.random.default_rng(6).permutation(len(x))
     assert ours.verify(x[shuffled], labels[shuffled], **options).to_dict() == whole
-    for sizes in ({"verify_sample": 3000, "verify_listed": 4000}, {"table_item_words": 1, "slot_part": 100}):
+    for sizes in (
+        {"verify_sample": 3000, "verify_listed": 4000},
+        {"table_item_words": 1, "slot_part": 100},
+    ):
         with trial(**sizes):
             assert ours.verify(x, labels, **options).to_dict() == whole
 

@@ -28,7 +28,9 @@ def sides(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray | None]:
     n, dim, searched = draw(st.integers(3, 16)), draw(st.integers(1, 4)), draw(st.integers(0, 2))
     dtype = draw(st.sampled_from([np.float16, np.float32, np.float64]))
     numbers = draw(st.lists(st.integers(-2, 2), min_size=n * dim, max_size=n * dim))
-    noise = draw(st.integers(0, 1)) * np.random.default_rng(draw(st.integers(0, 99))).uniform(size=n * dim)
+    noise = draw(st.integers(0, 1)) * np.random.default_rng(draw(st.integers(0, 99))).uniform(
+        size=n * dim
+    )
     rows = (np.array(numbers) + noise).astype(dtype).reshape(n, dim)
     rows[~rows.any(axis=1)] = 1
     return (rows, None) if searched == 0 else (rows[: n // 2], rows[n // 2 :])
@@ -48,7 +50,11 @@ def test_distances_are_those_of_the_dense_definition(data: st.DataObject) -> Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reranking, "_BLOCK", data.draw(st.sampled_from([1, 40, 1 << 22])))
         distances, indices = rerank(queries, gallery, k, k1, k2, weight, similarity=similarity)
-    assert (distances.dtype, indices.dtype, indices.shape) == (np.float32, np.int64, (len(queries), k))
+    assert (distances.dtype, indices.dtype, indices.shape) == (
+        np.float32,
+        np.int64,
+        (len(queries), k),
+    )
     assert all(len(set(row)) == k for row in indices.tolist())
     np.testing.assert_allclose(distances, np.take_along_axis(expected, indices, 1), atol=TOLERANCE)
     np.testing.assert_allclose(distances, np.sort(expected, axis=1)[:, :k], atol=TOLERANCE)
@@ -76,7 +82,9 @@ def test_expanded_queries_are_those_of_the_definition(
         found = expand_queries(queries, gallery, k, alpha)
     assert found.dtype == np.float32
     # Cosines are rounded to float32 before they are raised to a power; nearly opposite vectors amplify this.
-    np.testing.assert_allclose(found, reference.expand_queries(queries, gallery, k, alpha), atol=1e-4)
+    np.testing.assert_allclose(
+        found, reference.expand_queries(queries, gallery, k, alpha), atol=1e-4
+    )
 
 
 def test_both_bring_matches_forward() -> None:
@@ -88,7 +96,9 @@ def test_both_bring_matches_forward() -> None:
     assert evaluator.evaluate(evaluator.expand(x, k=5), labels)["map"] > plain + 0.05
 
 
-LISTS = Relevance(*[np.arange(61) * 2, np.sort((np.arange(60)[:, None] + [7, 21]) % 60, axis=1).ravel()])
+LISTS = Relevance(
+    *[np.arange(61) * 2, np.sort((np.arange(60)[:, None] + [7, 21]) % 60, axis=1).ravel()]
+)
 GRADED = Relevance(LISTS.offsets, LISTS.indices, np.arange(120) % 3)
 SIDES: dict[str, tuple[Any, ...]] = {
     "labels": (X, LABELS),
@@ -107,7 +117,16 @@ SIDES: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("name", SIDES)
 def test_metrics_are_of_the_reranked_order(name: str) -> None:
     x, labels, *gallery = SIDES[name]
-    names = ["recall@2", "precision@3", "r_precision", "map@r", "mrr@4", "map@5", "ndcg@6", "ir_recall@2"]
+    names = [
+        "recall@2",
+        "precision@3",
+        "r_precision",
+        "map@r",
+        "mrr@4",
+        "map@5",
+        "ndcg@6",
+        "ir_recall@2",
+    ]
     whole = [*names, "map", "mrr", "minp"]
     options: Any = {"k1": 6, "k2": 3, "weight": 0.2}
     rows = gallery[0] if gallery else x
@@ -117,7 +136,9 @@ def test_metrics_are_of_the_reranked_order(name: str) -> None:
     gains = matching.matches(query, indices).astype(float)
     if name == "grades":
         grade = np.zeros((60, 60))
-        grade[np.repeat(np.arange(60), np.diff(GRADED.offsets).astype(int)), GRADED.indices] = GRADED.grades
+        grade[np.repeat(np.arange(60), np.diff(GRADED.offsets).astype(int)), GRADED.indices] = (
+            GRADED.grades
+        )
         gains = np.take_along_axis(grade, indices, 1)
     kept = ~matching.excludes(query, indices)
     for unmatched in ("skip", "zero"):
@@ -131,7 +152,9 @@ def test_metrics_are_of_the_reranked_order(name: str) -> None:
                     if not matching.has_match()[q]:
                         assert value == 0 if unmatched == "zero" else np.isnan(value)
                     else:
-                        assert value == pytest.approx(float(metric_of_order(metric, order)), abs=1e-12)
+                        assert value == pytest.approx(
+                            float(metric_of_order(metric, order)), abs=1e-12
+                        )
     assert found.n_gallery == len(rows)
 
 

@@ -73,9 +73,12 @@ def test_every_metric_has_intervals_and_tests_by_class() -> None:
     rng = np.random.default_rng(3)
     labels = np.arange(120) % 20
     centres = rng.normal(size=(20, 6))[labels]
-    names = [name.replace("@K", "@5") for name, metric in METRICS.items() if metric.kind == "retrieval"]
+    names = [
+        name.replace("@K", "@5") for name, metric in METRICS.items() if metric.kind == "retrieval"
+    ]
     better, worse = (
-        evaluate(centres + scale * rng.normal(size=(120, 6)), labels, metrics=names) for scale in (0.8, 2)
+        evaluate(centres + scale * rng.normal(size=(120, 6)), labels, metrics=names)
+        for scale in (0.8, 2)
     )
     for name in names:
         interval = better.confidence_interval(name, by=labels)

@@ -67,7 +67,9 @@ class Odd(Tabular):
     """A result that contains all forms' special characters."""
 
     def table(self) -> Table:
-        return Table([("a_b & 50 %", "1|2"), ("<i>", 'say "x", $y$'), ("\\", "~^#{}")], ("name", "value"))
+        return Table(
+            [("a_b & 50 %", "1|2"), ("<i>", 'say "x", $y$'), ("\\", "~^#{}")], ("name", "value")
+        )
 
     precise = table
 
@@ -90,7 +92,10 @@ def test_each_form_escapes_what_is_special_to_it() -> None:
         r"| a_b & 50 % | 1\|2 |",
     ]
     assert "&lt;i&gt;" in odd._repr_html_()
-    assert list(csv.reader(io.StringIO(odd.to_csv()))) == [list(table.header), *map(list, table.rows)]
+    assert list(csv.reader(io.StringIO(odd.to_csv()))) == [
+        list(table.header),
+        *map(list, table.rows),
+    ]
     assert str(odd).splitlines()[1] == "a_b & 50 %           1|2"
 
 
@@ -121,12 +126,18 @@ def test_values_of_every_query_are_columns_of_any_table() -> None:
     assert polars.DataFrame(values).shape == frame.shape
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     assert pyarrow.table(values).column_names == list(values)
-    assert pandas.DataFrame(asdict(VERIFICATION.roc)).columns.tolist() == ["far", "tar", "threshold"]  # type: ignore[arg-type]
+    assert pandas.DataFrame(asdict(VERIFICATION.roc)).columns.tolist() == [
+        "far",
+        "tar",
+        "threshold",
+    ]  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def pyplot() -> Any:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: it is the extra 'plot'").use("agg")
+    pytest.importorskip(
+        "matplotlib", reason="matplotlib is not installed: it is the extra 'plot'"
+    ).use("agg")
     from matplotlib import pyplot
 
     yield pyplot
@@ -161,7 +172,9 @@ def test_a_plot_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     without: Verification = verify(X, LABELS, metrics="tar@far=0.1")
     with pytest.raises(ValueError, match="the ROC curve was not measured"):
         without.plot()
-    with pytest.raises(ValueError, match=r"no Recall@K was measured; expected metrics such as \('recall@1'"):
+    with pytest.raises(
+        ValueError, match=r"no Recall@K was measured; expected metrics such as \('recall@1'"
+    ):
         evaluate(X, LABELS, metrics="mrr").plot()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'dml-eval-rs\[plot\]'"):

@@ -119,7 +119,9 @@ def assert_right_or_memory_errors(calls: list[str], setup: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     outcomes = ast.literal_eval(done.stdout.splitlines()[-1])
-    wrong = {call: found for call, found in outcomes.items() if set(found) != {"right", "MemoryError"}}
+    wrong = {
+        call: found for call, found in outcomes.items() if set(found) != {"right", "MemoryError"}
+    }
     assert not wrong, f"{wrong}\n{done.stderr}"
 
 

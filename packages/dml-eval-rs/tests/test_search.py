@@ -24,14 +24,18 @@ X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 CODES = np.packbits(np.random.default_rng(0).random((40, 16)) < 0.3, axis=1)
 
 
-def expected_ranges(queries: Any, gallery: Any, threshold: float, similarity: str, exclude_self: bool) -> Any:
+def expected_ranges(
+    queries: Any, gallery: Any, threshold: float, similarity: str, exclude_self: bool
+) -> Any:
     """Compare all pairs; the distance of codes (the negated score) must not exceed the threshold."""
     offsets, indices, scores = [0], [], []
     sign = -1 if similarity == "hamming" else 1
     for q, query in enumerate(queries):
         of_query = [score(query, item, similarity) for item in gallery]
         accepted = [
-            g for g, s in enumerate(of_query) if s >= sign * threshold and not (exclude_self and g == q)
+            g
+            for g, s in enumerate(of_query)
+            if s >= sign * threshold and not (exclude_self and g == q)
         ]
         accepted.sort(key=lambda g: (-of_query[g], g))
         indices += accepted
@@ -48,15 +52,24 @@ def dtypes(similarity: str) -> list[type]:
 @given(data=st.data())
 def test_ranges_are_those_of_all_scores(similarity: str, data: Any) -> None:
     dim = data.draw(st.sampled_from([1, 2, 3, 9]))
-    queries, exclude_self = data.draw(small_rows(dim, similarity=similarity)), data.draw(st.booleans())
+    queries, exclude_self = (
+        data.draw(small_rows(dim, similarity=similarity)),
+        data.draw(st.booleans()),
+    )
     own = data.draw(st.booleans())
     gallery = (
-        None if own else queries.copy() if exclude_self else data.draw(small_rows(dim, similarity=similarity))
+        None
+        if own
+        else queries.copy()
+        if exclude_self
+        else data.draw(small_rows(dim, similarity=similarity))
     )
     items = queries if gallery is None else gallery
     # Thresholds can be scores of pairs, adjacent numbers, or any numbers.
     some = score(
-        data.draw(st.sampled_from(list(queries))), data.draw(st.sampled_from(list(items))), similarity
+        data.draw(st.sampled_from(list(queries))),
+        data.draw(st.sampled_from(list(items))),
+        similarity,
     )
     some = -some if similarity == "hamming" else some
     threshold = data.draw(
@@ -87,22 +100,26 @@ def test_ranges_of_every_kernel_screen_and_thread_count_gives_the_same_bits(
     similarity: str, dtype: type
 ) -> None:
     rng = np.random.default_rng(1)
-    x = (rng.normal(size=(90, 11))[rng.integers(0, 90, 1500)] + 0.1 * rng.normal(size=(1500, 11))).astype(
-        dtype
-    )
+    x = (
+        rng.normal(size=(90, 11))[rng.integers(0, 90, 1500)] + 0.1 * rng.normal(size=(1500, 11))
+    ).astype(dtype)
     if similarity == "hamming":
         x = np.packbits(x @ rng.normal(size=(11, 52)).astype(dtype) > 0, axis=1)
     threshold = {"cosine": 0.97, "dot": 8.0, "euclidean": -0.2, "hamming": 2.0}[similarity]
     results = set()
     options: Any = {"similarity": similarity, "exclude_self": True, "max_results": 2**62}
     screens = ("float32", "16-bit")
-    for kernel, screen, threads, gallery in itertools.product(KERNELS, screens, (1, 2, 3), (None, x)):
+    for kernel, screen, threads, gallery in itertools.product(
+        KERNELS, screens, (1, 2, 3), (None, x)
+    ):
         with trial(kernel=kernel, screen=screen):
             found = _native.range_search(x, gallery, threshold, threads=threads, **options)
         results.add(b"".join(part.tobytes() for part in found))
     assert len(results) == 1
     sample = range_search(x[:20], x, threshold, similarity=similarity)  # type: ignore[arg-type]
-    assert tuple(part.tolist() for part in sample) == expected_ranges(x[:20], x, threshold, similarity, False)
+    assert tuple(part.tolist() for part in sample) == expected_ranges(
+        x[:20], x, threshold, similarity, False
+    )
     assert len(sample[1]) > 100
 
 
@@ -132,7 +149,10 @@ def test_no_queries_and_no_results_give_empty_arrays() -> None:
     for x, similarity in ((X, "cosine"), (CODES, "hamming")):
         threshold = {"cosine": 2.0, "hamming": -1}[similarity]
         options: Any = {"similarity": similarity}
-        none, strict = range_search(x[:0], x, 0.5, **options), range_search(x, None, threshold, **options)
+        none, strict = (
+            range_search(x[:0], x, 0.5, **options),
+            range_search(x, None, threshold, **options),
+        )
         for found, queries in ((none, 0), (strict, 40)):
             assert [part.tolist() for part in found] == [[0] * (queries + 1), [], []]
             assert [part.dtype for part in found] == dtypes(similarity)
@@ -160,7 +180,10 @@ def expected_recall(
 @given(data=st.data())
 def test_recall_is_that_of_a_full_sort(similarity: str, data: Any) -> None:
     dim = data.draw(st.sampled_from([1, 2, 3, 9]))
-    queries, exclude_self = data.draw(small_rows(dim, similarity=similarity)), data.draw(st.booleans())
+    queries, exclude_self = (
+        data.draw(small_rows(dim, similarity=similarity)),
+        data.draw(st.booleans()),
+    )
     gallery = (
         None
         if data.draw(st.booleans()) or exclude_self
@@ -181,7 +204,9 @@ def test_recall_is_that_of_a_full_sort(similarity: str, data: Any) -> None:
     expected = expected_recall(rows, queries, items, k, similarity, exclude_self)
     for kernel in KERNELS:
         with trial(kernel=kernel, screen=screen):
-            per_query, mean = _native.index_recall(np.array(rows, np.int64), queries, gallery, k, **options)
+            per_query, mean = _native.index_recall(
+                np.array(rows, np.int64), queries, gallery, k, **options
+            )
         assert per_query.tolist() == expected, kernel
         assert mean == pytest.approx(per_query.mean(), abs=1e-15)
 
@@ -215,7 +240,9 @@ def test_a_query_skips_itself_and_the_next_item_moves_up() -> None:
     assert (indices[:, 0] == np.arange(40)).all()
     assert index_recall(indices, X, None, 5, exclude_self=True).recall == 1.0
     # Without a sixth column, the query itself takes one of the five places.
-    assert index_recall(indices[:, :5], X, None, 5, exclude_self=True).recall == pytest.approx(0.8, abs=1e-15)
+    assert index_recall(indices[:, :5], X, None, 5, exclude_self=True).recall == pytest.approx(
+        0.8, abs=1e-15
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint64])

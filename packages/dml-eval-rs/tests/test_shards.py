@@ -15,7 +15,16 @@ from eval_support.assertions import assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import Labels, Relevance, evaluate, evaluate_shards, knn, knn_shards, verify, verify_shards
+from dml_eval_rs import (
+    Labels,
+    Relevance,
+    evaluate,
+    evaluate_shards,
+    knn,
+    knn_shards,
+    verify,
+    verify_shards,
+)
 from dml_eval_rs.shards import verification
 
 N = 160
@@ -27,7 +36,17 @@ IDS = {classes: RNG.integers(0, classes, N) for classes in (2, 30, 100)}
 GROUPS = RNG.integers(0, 3, N)
 SIMILARITIES = ["cosine", "dot", "euclidean", "hamming"]
 TIES = ["index", "optimistic", "pessimistic", "expected"]
-METRICS = ("map@r", "recall@1", "recall@4", "precision@3", "map", "minp", "ndcg@5", "ir_recall@4", "mrr")
+METRICS = (
+    "map@r",
+    "recall@1",
+    "recall@4",
+    "precision@3",
+    "map",
+    "minp",
+    "ndcg@5",
+    "ir_recall@4",
+    "mrr",
+)
 
 
 def rows_of(similarity: str) -> Any:
@@ -85,9 +104,17 @@ kinds = st.sampled_from(["array", "strings", "groups", "junk"])
 similarities = st.sampled_from(SIMILARITIES)
 
 
-@given(cuts, block, st.sampled_from(TIES), similarities, kinds, st.sampled_from(list(IDS)), st.data())
+@given(
+    cuts, block, st.sampled_from(TIES), similarities, kinds, st.sampled_from(list(IDS)), st.data()
+)
 def test_evaluate_in_any_order_and_twice_gives_the_bits_of_one_call(
-    cuts: list[int], block: int | None, ties: Any, similarity: Any, kind: str, classes: int, data: Any
+    cuts: list[int],
+    block: int | None,
+    ties: Any,
+    similarity: Any,
+    kind: str,
+    classes: int,
+    data: Any,
 ) -> None:
     labels, x = labels_of(kind, classes, slice(None)), rows_of(similarity)
     options: Any = {"similarity": similarity, "ties": ties, "unmatched": "zero"}
@@ -115,9 +142,23 @@ def test_evaluate_with_a_gallery_gives_the_bits_of_one_call(
     assert_same_bits(found, evaluate(x[queries], labels[0], x, labels[1], **options))
 
 
-@given(cuts, block, st.sampled_from(TIES), similarities, st.booleans(), st.booleans(), st.integers(0, 99))
+@given(
+    cuts,
+    block,
+    st.sampled_from(TIES),
+    similarities,
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 99),
+)
 def test_listed_matches_and_ignored_items_give_the_bits_of_one_call(
-    cuts: list[int], block: int | None, ties: Any, similarity: Any, by_labels: bool, apart: bool, seed: int
+    cuts: list[int],
+    block: int | None,
+    ties: Any,
+    similarity: Any,
+    by_labels: bool,
+    apart: bool,
+    seed: int,
 ) -> None:
     x, queries = rows_of(similarity), slice(20, 90) if apart else slice(None)
     n = len(x[queries])
@@ -126,7 +167,13 @@ def test_listed_matches_and_ignored_items_give_the_bits_of_one_call(
     if by_labels:
         matches = Labels(IDS[30][queries], ignored=ignored)
     others = {"gallery_labels": IDS[30]} if by_labels and apart else {}
-    options: Any = {"similarity": similarity, "ties": ties, "unmatched": "zero", "metrics": METRICS, **others}
+    options: Any = {
+        "similarity": similarity,
+        "ties": ties,
+        "unmatched": "zero",
+        "metrics": METRICS,
+        **others,
+    }
     options |= {"exclude": np.arange(20, 90)} if apart and seed % 2 else {}
     gallery = [shards_of(x, cuts), x] if apart else [None, None]
     parts = [x[queries]] if apart else shards_of(x, cuts)
@@ -135,7 +182,12 @@ def test_listed_matches_and_ignored_items_give_the_bits_of_one_call(
 
 
 @given(
-    cuts, block, st.sampled_from([1, 7, 100]), similarities, st.sampled_from([None, "same", "own"]), st.data()
+    cuts,
+    block,
+    st.sampled_from([1, 7, 100]),
+    similarities,
+    st.sampled_from([None, "same", "own"]),
+    st.data(),
 )
 def test_neighbours_in_shards_are_those_of_one_call(
     cuts: list[int], block: int | None, k: int, similarity: Any, excluded: str | None, data: Any
@@ -155,7 +207,9 @@ def test_neighbours_in_shards_are_those_of_one_call(
 VERIFIED = {
     "ties": X,
     "twins": RNG.normal(size=(30, 6)).astype(np.float32)[IDS[30]],
-    "distinct": (RNG.normal(size=(30, 6))[IDS[30]] + 1.5 * RNG.normal(size=(N, 6))).astype(np.float64),
+    "distinct": (RNG.normal(size=(30, 6))[IDS[30]] + 1.5 * RNG.normal(size=(N, 6))).astype(
+        np.float64
+    ),
     "half": RNG.normal(size=(N, 6)).astype(np.float16),
 }
 FAR = ("tar@far=0.5", "tar@far=0.1", "tar@far=1e-2", "tar@far=1e-3")
@@ -164,7 +218,13 @@ ASKED = [("auc", *FAR, "eer"), FAR, ("auc",), ("eer",), ("micro_ap",)]
 
 @given(cuts, block, similarities, st.sampled_from(list(VERIFIED)), kinds, st.booleans(), st.data())
 def test_verify_in_any_order_and_twice_gives_the_bits_of_one_call(
-    cuts: list[int], block: int | None, similarity: Any, rows: str, kind: str, apart: bool, data: Any
+    cuts: list[int],
+    block: int | None,
+    similarity: Any,
+    rows: str,
+    kind: str,
+    apart: bool,
+    data: Any,
 ) -> None:
     x = CODES if similarity == "hamming" else VERIFIED[rows]
     classes = data.draw(st.sampled_from([2, 30])) if kind != "junk" else 30
@@ -193,7 +253,11 @@ def test_verify_in_any_order_and_twice_gives_the_bits_of_one_call(
 def test_verify_takes_two_passes_over_ordinary_rows_and_one_over_codes(
     similarity: Any, metrics: Any, passes: int
 ) -> None:
-    x, done, keys = CODES if similarity == "hamming" else VERIFIED["distinct"], list[Any](), list[Any]()
+    x, done, keys = (
+        CODES if similarity == "hamming" else VERIFIED["distinct"],
+        list[Any](),
+        list[Any](),
+    )
 
     def noting(function: Any, tasks: Any) -> Any:
         for task in tasks:
@@ -231,7 +295,10 @@ def test_junk_may_hold_any_numbers_and_is_not_read() -> None:
 
 def test_labels_that_change_during_a_call_change_nothing() -> None:
     ids, groups = IDS[30].copy(), GROUPS.copy()
-    expected = evaluate(X, Labels(ids.copy(), groups.copy())), verify(X, Labels(ids.copy(), groups.copy()))
+    expected = (
+        evaluate(X, Labels(ids.copy(), groups.copy())),
+        verify(X, Labels(ids.copy(), groups.copy())),
+    )
 
     def change(task: Any) -> None:
         ids[:] += 1
@@ -313,12 +380,18 @@ def test_a_map_that_returns_other_things_is_refused(paths: list[Path]) -> None:
 
     evaluate_shards(paths, IDS[30], map=keeping)
     with pytest.raises(ValueError, match="a result from a different call"):
-        evaluate_shards(paths, IDS[30], map=lambda f, tasks: [*kept, *map(f, tasks)], ties="expected")
+        evaluate_shards(
+            paths, IDS[30], map=lambda f, tasks: [*kept, *map(f, tasks)], ties="expected"
+        )
 
 
-def test_a_worker_with_another_version_is_named(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_with_another_version_is_named(
+    paths: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dml_eval_rs.shards.tasks.VERSION", "9.9")
-    with pytest.raises(ValueError, match=r"dml-eval-rs is 9.9 on .* and .* in the driver; expected the same"):
+    with pytest.raises(
+        ValueError, match=r"dml-eval-rs is 9.9 on .* and .* in the driver; expected the same"
+    ):
         evaluate_shards(paths, IDS[30])
 
 
@@ -349,7 +422,10 @@ def test_a_shard_that_changes_between_tasks_is_named_with_its_row(
 
 NAME = r"(shards|queries)\[1\] "
 BAD: dict[str, tuple[Any, str]] = {
-    "width": (np.ones((4, 6), np.float32), r"has shape \(4, 6\).*\(4, 5\) and float32, like .*\[0\]"),
+    "width": (
+        np.ones((4, 6), np.float32),
+        r"has shape \(4, 6\).*\(4, 5\) and float32, like .*\[0\]",
+    ),
     "dtype": (np.ones((4, 5)), r"has shape \(4, 5\) and dtype float64; expected .*float32"),
     "absent": ("absent.npy", r"\(absent.npy\) is absent on .*shared folder"),
     "text": (Path(__file__), r"\(.*\) can't be read on .*is not a .npy file"),

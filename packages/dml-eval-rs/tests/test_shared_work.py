@@ -54,7 +54,13 @@ def test_ranks_measure_embeddings_and_codes_to_the_bits_of_one(
     gallery = () if queries is None else (x, labels)
 
     metrics = ["recall@1", "recall@5", "map@r", *(["nmi", "ari"] if clusters else [])]
-    options: Any = {"similarity": similarity, "ties": ties, "metrics": metrics, "seed": seed, "threads": 1}
+    options: Any = {
+        "similarity": similarity,
+        "ties": ties,
+        "metrics": metrics,
+        "seed": seed,
+        "threads": 1,
+    }
 
     def measure(peer: ThreadPeer | None) -> Evaluation:
         return evaluate(x[split], labels[split], *gallery, peers=peer, **options)
@@ -79,7 +85,13 @@ def test_each_rank_does_its_part_and_no_pair_twice(
     def pairs(peer: ThreadPeer | None) -> int:
         seen: list[tuple[int, int]] = [(0, 0)]
         evaluate(
-            x, labels, *gallery, threads=1, peers=peer, progress=lambda *now: seen.append(now), **options
+            x,
+            labels,
+            *gallery,
+            threads=1,
+            peers=peer,
+            progress=lambda *now: seen.append(now),
+            **options,
         )
         assert seen[-1][0] == seen[-1][1]
         return seen[-1][0]
@@ -258,12 +270,17 @@ ROWS = {
 def test_ranks_verify_to_the_bits_of_one(kind: str, sizes: tuple[Any, Any]) -> None:
     """With small samples and lists, brackets are wrong and lists overflow on some ranks only."""
     rows = ROWS[kind].astype(np.float32)
-    for similarity, arrays in (("cosine", (rows, LABELS)), ("dot", (rows[:70], LABELS[:70], rows, LABELS))):
+    for similarity, arrays in (
+        ("cosine", (rows, LABELS)),
+        ("dot", (rows[:70], LABELS[:70], rows, LABELS)),
+    ):
         measure: Any = partial(verify, *arrays, similarity=similarity, metrics=RATES, threads=1)
         expected = measure()
         with trial(verify_sample=sizes[0], verify_listed=sizes[1]):
             for world_size in (3,) if sizes == (1, 1) else (2, 5):
-                for found in run_together(world_size, lambda peer, measure=measure: measure(peers=peer)):
+                for found in run_together(
+                    world_size, lambda peer, measure=measure: measure(peers=peer)
+                ):
                     assert_same_bits(found, expected)
 
 
@@ -271,7 +288,9 @@ def test_ranks_verify_to_the_bits_of_one(kind: str, sizes: tuple[Any, Any]) -> N
     "work",
     [
         lambda peer: verify(ROWS["distinct"] + peer.rank, LABELS, peers=peer),
-        lambda peer: verify(ROWS["distinct"], LABELS, metrics=f"tar@far=0.{1 + peer.rank}", peers=peer),
+        lambda peer: verify(
+            ROWS["distinct"], LABELS, metrics=f"tar@far=0.{1 + peer.rank}", peers=peer
+        ),
     ],
     ids=["arrays", "metrics"],
 )

@@ -32,7 +32,9 @@ CALLS: dict[str, Callable[[], object]] = {
     **calls_of(X, CODES, LABELS, X, CODES, LABELS),
     "Evaluation.compare": lambda: MEASURED.compare(MEASURED, "map@r"),
     "Evaluation.confidence_interval": lambda: MEASURED.confidence_interval("map@r", by=LABELS),
-    "Evaluation.from_dict": lambda: type(MEASURED).from_dict(MEASURED.to_dict(), MEASURED.per_query),
+    "Evaluation.from_dict": lambda: type(MEASURED).from_dict(
+        MEASURED.to_dict(), MEASURED.per_query
+    ),
     "Evaluation.per_class": lambda: MEASURED.per_class("map@r", LABELS),
     "Evaluation.plot": MEASURED.plot,
     "IndexRecall.confidence_interval": RECALLED.confidence_interval,
@@ -54,9 +56,12 @@ def test_every_public_function_and_method_is_tried() -> None:
         f"{owner.__name__}.{name}"
         for owner in results
         for name, value in vars(owner).items()
-        if (inspect.isfunction(value) or isinstance(value, classmethod)) and not name.startswith("_")
+        if (inspect.isfunction(value) or isinstance(value, classmethod))
+        and not name.startswith("_")
     }
-    functions = {name for name in dml_eval_rs.__all__ if inspect.isfunction(getattr(dml_eval_rs, name))}
+    functions = {
+        name for name in dml_eval_rs.__all__ if inspect.isfunction(getattr(dml_eval_rs, name))
+    }
     # load_array maps files, so it doesn't start threads.
     untried = {*functions, *methods, "Labels", "Relevance"} - set(CALLS) - {"load_array"}
     assert not untried
@@ -105,7 +110,9 @@ def test_no_thread_outlives_a_call_so_a_forked_child_can_make_it_too(name: str) 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_forked_child_can_run_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_forked_child_can_run_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = [str(tmp_path / "x.npy"), str(tmp_path / "labels.npy")]
     for path, array in zip(arguments, (X, LABELS)):
         np.save(path, array)
@@ -117,7 +124,9 @@ def test_a_forked_child_can_run_the_command(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize(("variable", "argument", "expected"), [("3", None, 3), ("3", 2, 2), ("0", 4, 4)])
+@pytest.mark.parametrize(
+    ("variable", "argument", "expected"), [("3", None, 3), ("3", 2, 2), ("0", 4, 4)]
+)
 def test_the_argument_overrules_the_variable_that_sets_the_number_of_threads(
     monkeypatch: pytest.MonkeyPatch, variable: str, argument: int | None, expected: int
 ) -> None:

@@ -14,7 +14,16 @@ from dml_eval_rs import Evaluation, Labels, evaluate, evaluate_ties
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
-METRICS = ["recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr", "precision@2", "ndcg@3"]
+METRICS = [
+    "recall@1",
+    "recall@3",
+    "precision@1",
+    "r_precision",
+    "map@r",
+    "mrr",
+    "precision@2",
+    "ndcg@3",
+]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +53,10 @@ def test_many_tiles_have_the_bits_of_each_call(
     x, labels = tied[case]
     rows = np.packbits(x > 0, axis=1) if similarity == "hamming" else x
     for arguments in ((rows, labels), (rows[:500], labels[:500], rows, labels)):
-        options: Any = {"similarity": similarity, "metrics": ["map@r", "mrr", "precision@10", "recall@1"]}
+        options: Any = {
+            "similarity": similarity,
+            "metrics": ["map@r", "mrr", "precision@10", "recall@1"],
+        }
         found = evaluate_ties(*arguments, **options)  # type: ignore[arg-type]
         assert list(found) == list(TIES)
         for rule, measured in found.items():
@@ -66,7 +78,9 @@ def test_junk_and_distractors_have_the_bits_of_each_call(
 
 
 def test_threads_and_peers_change_no_bit(tied: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    for (x, labels), separate in itertools.product((tied["integers"], tied["large"]), (False, True)):
+    for (x, labels), separate in itertools.product(
+        (tied["integers"], tied["large"]), (False, True)
+    ):
         gallery = (x[:700], labels[:700]) if separate else ()
 
         def measure(
@@ -91,7 +105,9 @@ def test_peers_with_other_rules_are_refused() -> None:
     run_together(2, measure)
 
 
-def test_every_pair_is_compared_once_for_all_rules(tied: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+def test_every_pair_is_compared_once_for_all_rules(
+    tied: dict[str, tuple[np.ndarray, np.ndarray]],
+) -> None:
     reported: list[tuple[int, int]] = []
     evaluate_ties(*tied["integers"], progress=lambda done, total: reported.append((done, total)))
     assert reported[-1] == (1200 * 1199 // 2, 1200 * 1199 // 2)

@@ -36,7 +36,9 @@ def run_with(options: dict[str, Any], *arguments: Any, **names: Any) -> Verifica
         return verify(*arguments, **names)
 
 
-def draw_labels(data: st.DataObject, rows: int, *, grouped: bool, junk: bool) -> tuple[Labels, list[Any]]:
+def draw_labels(
+    data: st.DataObject, rows: int, *, grouped: bool, junk: bool
+) -> tuple[Labels, list[Any]]:
     """Draw labels, and convert these for the reference: None for junk, and a distinct label per distractor."""
 
     def draw(most: int) -> list[int]:
@@ -85,7 +87,9 @@ def test_all_pairs_are_measured_as_by_the_reference(similarity: Any, data: Any) 
         rows = data.draw(small_rows(dim, similarity=similarity))
         sides.append((rows, *draw_labels(data, len(rows), grouped=grouped, junk=is_last)))
     arguments = [part for rows, labels, _ in sides for part in (rows, labels)]
-    kept = [np.array([i for i, of in enumerate(plain) if of is not None], int) for _, _, plain in sides]
+    kept = [
+        np.array([i for i, of in enumerate(plain) if of is not None], int) for _, _, plain in sides
+    ]
     if not all(map(len, kept)):
         with pytest.raises(ValueError, match="all items are junk"):
             verify(*arguments, similarity=similarity)
@@ -107,7 +111,9 @@ def test_all_pairs_are_measured_as_by_the_reference(similarity: Any, data: Any) 
     for kernel in KERNELS:
         options = {"kernel": kernel, "verify_sample": sample, "verify_listed": capacity}
         assert_measured(
-            run_with(options, *arguments, **names, threads=data.draw(st.integers(1, 2))), positives, negatives
+            run_with(options, *arguments, **names, threads=data.draw(st.integers(1, 2))),
+            positives,
+            negatives,
         )
 
 
@@ -115,7 +121,9 @@ def test_all_pairs_are_measured_as_by_the_reference(similarity: Any, data: Any) 
 @given(data=st.data())
 def test_given_pairs_are_measured_as_by_the_reference(similarity: Any, data: Any) -> None:
     x = data.draw(small_rows(data.draw(st.sampled_from([1, 2, 9])), similarity=similarity))
-    labels, plain = draw_labels(data, len(x), grouped=data.draw(st.booleans()), junk=data.draw(st.booleans()))
+    labels, plain = draw_labels(
+        data, len(x), grouped=data.draw(st.booleans()), junk=data.draw(st.booleans())
+    )
     place = st.integers(0, len(x) - 1)
     pairs = data.draw(
         st.lists(st.tuples(place, place).filter(lambda p: p[0] != p[1]), min_size=2, max_size=30)
@@ -182,7 +190,9 @@ def test_every_kernel_size_and_thread_count_gives_the_same_bits(
             sides = queries, codes, gallery, gallery_labels
             found = run_with(options, *sides, similarity=similarity, threads=threads)
             assert found.roc is not None
-            results.append((found.to_dict(), found.roc.far.tobytes(), found.roc.threshold.tobytes()))
+            results.append(
+                (found.to_dict(), found.roc.far.tobytes(), found.roc.threshold.tobytes())
+            )
         assert all(result == results[0] for result in results)
         expected = expected or results[0]
     i, j = np.triu_indices(len(x), 1)
@@ -196,16 +206,22 @@ def test_rates_are_those_of_scikit_learn_on_the_same_scores(similarity: Any, kin
     metrics = pytest.importorskip("sklearn.metrics", reason="compares with scikit-learn")
     x, labels = noisy(300, 16, np.float32, kind)
     i, j = np.triu_indices(len(x), 1)
-    scores = _native.pair_scores(x, None, np.stack([i, j], 1).astype(np.uint32), similarity=similarity)
+    scores = _native.pair_scores(
+        x, None, np.stack([i, j], 1).astype(np.uint32), similarity=similarity
+    )
     found = verify(x, labels, similarity=similarity, metrics=METRICS)
-    fpr, tpr, thresholds = metrics.roc_curve(labels[i] == labels[j], scores, drop_intermediate=False)
+    fpr, tpr, thresholds = metrics.roc_curve(
+        labels[i] == labels[j], scores, drop_intermediate=False
+    )
     for name, far in FAR.items():
         assert found[name] == tpr[fpr <= far].max()
         assert thresholds[fpr <= far].min() >= found.thresholds[name] > thresholds[fpr > far].max()
     # scikit-learn adds rounded areas, and finds the crossing on rounded corners.
     matches = labels[i] == labels[j]
     assert found["auc"] == pytest.approx(metrics.roc_auc_score(matches, scores), abs=1e-12)
-    assert found["micro_ap"] == pytest.approx(metrics.average_precision_score(matches, scores), abs=1e-12)
+    assert found["micro_ap"] == pytest.approx(
+        metrics.average_precision_score(matches, scores), abs=1e-12
+    )
     at = int(np.argmax(fpr + tpr >= 1))
     part = (1 - fpr[at - 1] - tpr[at - 1]) / (fpr[at] + tpr[at] - fpr[at - 1] - tpr[at - 1])
     assert found["eer"] == pytest.approx(fpr[at - 1] + part * (fpr[at] - fpr[at - 1]), abs=1e-12)
@@ -236,7 +252,9 @@ def test_the_metrics_asked_for_are_measured_in_their_order() -> None:
         "eer",
         "accuracy",
     ]
-    with pytest.raises(KeyError, match="no metric 'eer' was measured; expected one of tar@far=1e-1"):
+    with pytest.raises(
+        KeyError, match="no metric 'eer' was measured; expected one of tar@far=1e-1"
+    ):
         tar["eer"]
 
 
@@ -257,7 +275,9 @@ def test_results_are_flat_and_equal_if_their_values_are() -> None:
 
 def test_a_perfect_and_a_useless_similarity() -> None:
     apart = np.repeat(np.eye(4), 3, axis=0)
-    perfect = verify(apart, np.arange(12) // 3, metrics=("tar@far=0.5", "tar@far=0.01", "eer", "auc"))
+    perfect = verify(
+        apart, np.arange(12) // 3, metrics=("tar@far=0.5", "tar@far=0.01", "eer", "auc")
+    )
     assert list(perfect.values()) == [1.0, 1.0, 0.0, 1.0]
     # Any threshold above 0 separates the pairs.
     assert perfect.thresholds["tar@far=0.5"] == perfect.thresholds["tar@far=0.01"] == 5e-324
@@ -314,7 +334,9 @@ def bits_of(codes: np.ndarray) -> np.ndarray:
     return np.unpackbits(codes, axis=1).astype(np.float32)
 
 
-def test_codes_have_the_metrics_of_their_bits_in_every_kernel_and_thread_count_and_on_peers() -> None:
+def test_codes_have_the_metrics_of_their_bits_in_every_kernel_and_thread_count_and_on_peers() -> (
+    None
+):
     """Use that the distance between codes is the squared distance between their bits."""
     codes, labels = CODES, CODE_LABELS
     found = verify(codes, labels, similarity="hamming", threads=1)
@@ -322,10 +344,14 @@ def test_codes_have_the_metrics_of_their_bits_in_every_kernel_and_thread_count_a
     assert found == verify(codes, labels, similarity="hamming", threads=3)
     for kernel in KERNELS:
         assert found == run_with({"kernel": kernel}, codes, labels, similarity="hamming")
-    for of_peer in run_together(3, lambda p: verify(codes, labels, similarity="hamming", threads=1, peers=p)):
+    for of_peer in run_together(
+        3, lambda p: verify(codes, labels, similarity="hamming", threads=1, peers=p)
+    ):
         assert of_peer == found
     sides = codes[:50], labels[:50], codes, labels
-    for of_peer in run_together(2, lambda p: verify(*sides, similarity="hamming", threads=1, peers=p)):
+    for of_peer in run_together(
+        2, lambda p: verify(*sides, similarity="hamming", threads=1, peers=p)
+    ):
         assert of_peer == verify(*sides, similarity="hamming")
 
 
@@ -333,7 +359,9 @@ def test_given_pairs_of_codes_with_folds_are_those_of_their_bits() -> None:
     i, j = np.triu_indices(60, 1)
     pairs, labels = np.stack([i, j], 1), CODE_LABELS[:60] % 9
     found = verify(CODES[:60], labels, similarity="hamming", pairs=pairs, folds=10)
-    assert found == verify(bits_of(CODES[:60]), labels, similarity="euclidean", pairs=pairs, folds=10)
+    assert found == verify(
+        bits_of(CODES[:60]), labels, similarity="euclidean", pairs=pairs, folds=10
+    )
     every = verify(CODES[:60], labels, similarity="hamming")
     assert {**every.to_dict(), "accuracy": found["accuracy"]} == found.to_dict()
 

@@ -33,7 +33,8 @@ def kept_pairs(
         (labels[i], item_labels[j], score(x[i], y[j], similarity))
         for i in range(len(x))
         for j in range(len(y))
-        if (len(sides) > 1 or i < j) and not (labels[i] == item_labels[j] and groups[i] == item_groups[j])
+        if (len(sides) > 1 or i < j)
+        and not (labels[i] == item_labels[j] and groups[i] == item_groups[j])
     ]
 
 
@@ -76,7 +77,9 @@ def test_curves_of_resampled_identities_are_those_of_weighted_pairs(
             for name in METRICS:
                 measured = by_identity._measure(name, far, tar)[0]
                 assert measured == pytest.approx(reference.read_metric(name, curve), abs=1e-12)
-    for name in METRICS:  # if all identities are drawn once, the value must be near that for all pairs
+    for (
+        name
+    ) in METRICS:  # if all identities are drawn once, the value must be near that for all pairs
         far, tar = counted.curves(np.ones((1, len(names))))
         if kind == "normal" and similarity != "hamming":
             assert by_identity._measure(name, far, tar)[0] == pytest.approx(found[name], abs=0.05)
@@ -91,7 +94,9 @@ def test_thresholds_continue_beyond_the_sample(monkeypatch: pytest.MonkeyPatch) 
     few = placed._place(24)
     assert (np.diff(few) < 0).all()
     np.testing.assert_allclose(few[4:], every[4:], atol=0.05)
-    np.testing.assert_allclose(few[:4], every[:4], atol=0.15)  # these thresholds are above all sampled scores
+    np.testing.assert_allclose(
+        few[:4], every[:4], atol=0.15
+    )  # these thresholds are above all sampled scores
 
 
 def test_queries_are_counted_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,12 +169,15 @@ def test_the_accuracy_is_resampled_by_folds() -> None:
     i, j = np.triu_indices(len(X), 1)
     pairs = np.stack([i, j], 1)[RNG.permutation(len(i))[:900]]
     found, worse = (
-        verify(x, IDS, pairs=pairs, folds=10, metrics="auc") for x in (X, X + 3 * RNG.normal(size=X.shape))
+        verify(x, IDS, pairs=pairs, folds=10, metrics="auc")
+        for x in (X, X + 3 * RNG.normal(size=X.shape))
     )
     assert found.fold_accuracy is not None
     interval = found.confidence_interval("accuracy")
     means = np.random.default_rng(0).choice(found.fold_accuracy, (20_000, 10)).mean(axis=1)
-    assert [interval.low, interval.high] == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.003)
+    assert [interval.low, interval.high] == pytest.approx(
+        np.quantile(means, [0.025, 0.975]), abs=0.003
+    )
     # Pickles keep the folds.
     assert pickle.loads(pickle.dumps(found)).confidence_interval("accuracy") == interval
     compared = found.compare(worse, "accuracy")

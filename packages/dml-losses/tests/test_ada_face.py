@@ -22,10 +22,14 @@ def statistics(mean: float, std: float) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("margin", [0.4, 1.5])
 @pytest.mark.parametrize("std", [0.5, 0.0, 20.0])  # with 0, all q are −1 or 1
 @pytest.mark.parametrize("classes", [1, 2, 7])
-def test_value_and_gradients_are_those_of_the_equation(classes: int, std: float, margin: float) -> None:
+def test_value_and_gradients_are_those_of_the_equation(
+    classes: int, std: float, margin: float
+) -> None:
     x, w = rows(12, 0), rows(classes, 1).requires_grad_()
     y = torch.arange(12) % classes
-    x[0] = 2.0 * w.detach()[y[0]] + 1e-3  # close to the class's direction: θ − m·q is below 0 if q is 1
+    x[0] = (
+        2.0 * w.detach()[y[0]] + 1e-3
+    )  # close to the class's direction: θ − m·q is below 0 if q is 1
     x[1] = -0.1 * w.detach()[y[1]] + 1e-3  # nearly opposite and short
     x[2] *= 1e3  # longer than the limit
     x.requires_grad_()

@@ -18,12 +18,19 @@ CLASS_LOSSES = [
 PAIR_LOSSES = [build(name, 2, 3) for name in registered.PAIR_LOSSES]
 
 
-@pytest.mark.parametrize("loss", [*PAIR_LOSSES, *CLASS_LOSSES], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize(
+    "loss", [*PAIR_LOSSES, *CLASS_LOSSES], ids=lambda loss: type(loss).__name__
+)
 @pytest.mark.parametrize(
     ("embeddings", "labels", "error", "message"),
     [
         (X, Y.float(), TypeError, r"labels has dtype torch\.float32; expected an integer dtype"),
-        (X, Y[:3], ValueError, r"labels has shape \(3,\); expected \(4,\) to match embeddings \(4, 3\)"),
+        (
+            X,
+            Y[:3],
+            ValueError,
+            r"labels has shape \(3,\); expected \(4,\) to match embeddings \(4, 3\)",
+        ),
         (X[0], Y, ValueError, r"embeddings has shape \(3,\); expected two dimensions"),
         (X.long(), Y, TypeError, r"embeddings has dtype torch\.int64; expected a floating dtype"),
         (X[:0], Y[:0], ValueError, r"embeddings has shape \(0, 3\); expected at least one row"),
@@ -43,7 +50,12 @@ def test_a_wrong_batch_raises(loss, embeddings, labels, error, message) -> None:
         (None, Y, ValueError, "gallery_labels was given without gallery"),
         (X[:, :2], Y, ValueError, r"gallery has shape \(4, 2\); expected \(rows, 3\)"),
         (X, Y.float(), TypeError, r"gallery_labels has dtype torch\.float32"),
-        (X, Y[:2], ValueError, r"gallery_labels has shape \(2,\); expected \(4,\) to match gallery"),
+        (
+            X,
+            Y[:2],
+            ValueError,
+            r"gallery_labels has shape \(2,\); expected \(4,\) to match gallery",
+        ),
     ],
 )
 @pytest.mark.parametrize("loss", PAIR_LOSSES, ids=lambda loss: type(loss).__name__)
@@ -62,7 +74,9 @@ def test_class_weights_without_ten_centres_per_class_raise() -> None:
 @pytest.mark.parametrize("label", [2, -1])
 @pytest.mark.parametrize("loss", CLASS_LOSSES, ids=lambda loss: type(loss).__name__)
 def test_a_label_outside_the_classes_is_named(loss, label: int) -> None:
-    with pytest.raises(ValueError, match=rf"labels contains {label}; expected class indices in \[0, 2\)"):
+    with pytest.raises(
+        ValueError, match=rf"labels contains {label}; expected class indices in \[0, 2\)"
+    ):
         loss(X, torch.tensor([0, 1, label, 1]))
 
 

@@ -20,14 +20,19 @@ def test_every_step_is_the_batch_alone_and_the_weights_with_the_past(compensate:
         x, y = batch(step)
         x.requires_grad_()
         value, weights = broad(x, y), plain.class_weights
-        moved = [e + e.norm() / w.norm() * (weights.detach()[c] - w) if compensate else e for e, c, w in past]
+        moved = [
+            e + e.norm() / w.norm() * (weights.detach()[c] - w) if compensate else e
+            for e, c, w in past
+        ]
         rows = torch.stack([*moved, *x.detach()])
         labels = torch.tensor([*(c for _, c, _ in past), *y.tolist()])
         batch_loss, weights_loss = plain(x, y, weights.detach()), plain(rows, labels)
         torch.testing.assert_close(value, batch_loss + weights_loss, rtol=1e-5, atol=0)
         gradients = grad(value, (x, weights))
         torch.testing.assert_close(gradients[0], grad(batch_loss, x)[0])
-        torch.testing.assert_close(gradients[1], grad(weights_loss, weights)[0], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            gradients[1], grad(weights_loss, weights)[0], rtol=1e-4, atol=1e-6
+        )
         if step >= 1:
             past += [(e, c, weights.detach()[c].clone()) for e, c in zip(x.detach(), y.tolist())]
             past = past[-10:]

@@ -64,7 +64,9 @@ CASES: dict[str, tuple[Loss, Loss]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("num_classes", [2, 3, 7, 12])  # with twelve, five classes aren't in the batch
+@pytest.mark.parametrize(
+    "num_classes", [2, 3, 7, 12]
+)  # with twelve, five classes aren't in the batch
 @BLOCKS
 def test_value_and_gradients_are_those_of_the_equation(
     name: str, num_classes: int, kept: bool, size: int, monkeypatch: pytest.MonkeyPatch
@@ -79,7 +81,9 @@ def test_value_and_gradients_are_those_of_the_equation(
     assert_same_gradients(value, expected, (x, w), (tolerance, 1e-14), (1e3 * tolerance, tolerance))
 
 
-@pytest.mark.parametrize(("rows_move", "weights_move"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("rows_move", "weights_move"), [(True, True), (True, False), (False, True)]
+)
 @pytest.mark.parametrize("constants", [False, True])
 @BLOCKS
 def test_the_fakes_of_the_operators_have_the_shapes_of_their_results(
@@ -105,7 +109,9 @@ def test_the_fakes_of_the_operators_have_the_shapes_of_their_results(
     F.sub_center_arc_face(x, y, past if constants else w, centers_per_class=2).backward()
     operators = (torch.ops.dml_losses.cosine_softmax, torch.ops.dml_losses.cosine_softmax_gradients)
     for operator, inputs in zip(operators, calls, strict=True):
-        torch.library.opcheck(operator.default, inputs, test_utils=("test_schema", "test_faketensor"))
+        torch.library.opcheck(
+            operator.default, inputs, test_utils=("test_schema", "test_faketensor")
+        )
 
 
 def test_a_block_of_proxies_without_any_positive_only_pushes() -> None:
@@ -192,7 +198,9 @@ def test_past_pi_curricular_faces_hard_negatives_exceed_the_turned_cosine(
     x, t = distance * noise - w[y], torch.tensor(progress, dtype=torch.float64)
     ways: list[Loss] = [
         lambda x, w: F.curricular_face(x, y, w, t, scale=8.0, margin=margin),
-        lambda x, w: F.curricular_face(x, y, RankClasses(w, 0, len(w)), t, scale=8.0, margin=margin),
+        lambda x, w: F.curricular_face(
+            x, y, RankClasses(w, 0, len(w)), t, scale=8.0, margin=margin
+        ),
         lambda x, w: reference.curricular_face_value(x, y, w, progress, 8.0, margin),
     ]
     sides = [(x.clone().requires_grad_(), w.clone().requires_grad_()) for _ in ways]

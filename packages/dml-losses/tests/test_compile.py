@@ -27,7 +27,9 @@ CLASS_LOSSES = [
 ]
 
 
-@pytest.mark.parametrize("loss", [*PAIR_LOSSES, *CLASS_LOSSES], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize(
+    "loss", [*PAIR_LOSSES, *CLASS_LOSSES], ids=lambda loss: type(loss).__name__
+)
 def test_compiles_without_a_graph_break(loss: nn.Module) -> None:
     """Value and gradient must not change; a pair loss is also called with a gallery."""
     torch.compiler.reset()
@@ -57,7 +59,9 @@ def test_passes_over_blocks_compile(loss: nn.Module, monkeypatch: pytest.MonkeyP
     ],
     ids=["memvir", "memvir-proxy-anchor", "cross-batch-memory", "broad-face"],
 )
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo reads it
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # dynamo reads it
 def test_a_memory_takes_a_compiled_loss_and_stops_recompiling(
     wrap: Callable[[Callable[[nn.Module], nn.Module]], nn.Module],
 ) -> None:
@@ -96,7 +100,13 @@ def test_memvir_still_gives_a_compiled_loss_the_past_as_constants() -> None:
 
 
 def test_every_registered_loss_is_compiled_or_a_wrapper() -> None:
-    wrappers = {dml.MemVir, dml.CrossBatchMemory, dml.BroadFace, dml.SampledClasses, dml.ShardedClasses}
+    wrappers = {
+        dml.MemVir,
+        dml.CrossBatchMemory,
+        dml.BroadFace,
+        dml.SampledClasses,
+        dml.ShardedClasses,
+    }
     compiled = {type(loss) for loss in [*PAIR_LOSSES, *CLASS_LOSSES]}
     for component in dml_losses.plugin.dml_losses():
         if not component.name.startswith("pml/"):

@@ -15,8 +15,14 @@ D = 5
     "loss", [InstanceCrossEntropy(), RankedListLoss()], ids=lambda loss: type(loss).__name__
 )
 @pytest.mark.parametrize("warmup", [0, 2])
-def test_every_step_is_the_batch_and_the_newest_rows_before_it(loss: nn.Module, warmup: int) -> None:
-    memory, past, past_labels = CrossBatchMemory(loss, 10, warmup), torch.zeros(0, D), torch.zeros(0).long()
+def test_every_step_is_the_batch_and_the_newest_rows_before_it(
+    loss: nn.Module, warmup: int
+) -> None:
+    memory, past, past_labels = (
+        CrossBatchMemory(loss, 10, warmup),
+        torch.zeros(0, D),
+        torch.zeros(0).long(),
+    )
     for step in range(8):
         x, y = batch(step)
         x.requires_grad_()
@@ -27,7 +33,10 @@ def test_every_step_is_the_batch_and_the_newest_rows_before_it(loss: nn.Module, 
         torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
         torch.testing.assert_close(grad(value, x), grad(expected, x))
         if step >= warmup:
-            past, past_labels = torch.cat((past, x.detach()))[-10:], torch.cat((past_labels, y))[-10:]
+            past, past_labels = (
+                torch.cat((past, x.detach()))[-10:],
+                torch.cat((past_labels, y))[-10:],
+            )
 
 
 def test_a_gallery_is_used_beside_the_memory() -> None:
@@ -62,14 +71,19 @@ def test_the_memory_holds_the_embeddings_exactly(dtype: torch.dtype) -> None:
     x, y = batch(0)
     x = x.to(dtype)
     memory(x, y)
-    assert torch.equal(memory.queue.contents().embeddings, x.to(torch.promote_types(dtype, torch.float32)))
+    assert torch.equal(
+        memory.queue.contents().embeddings, x.to(torch.promote_types(dtype, torch.float32))
+    )
     resumed = CrossBatchMemory(InstanceCrossEntropy(), 10)
     resumed.load_state_dict(memory.state_dict())
     assert torch.equal(resumed(x, y), memory(x, y))
 
 
 def test_loading_a_state_dict_of_a_different_capacity_raises() -> None:
-    saved, other = CrossBatchMemory(InstanceCrossEntropy(), 10), CrossBatchMemory(InstanceCrossEntropy(), 8)
+    saved, other = (
+        CrossBatchMemory(InstanceCrossEntropy(), 10),
+        CrossBatchMemory(InstanceCrossEntropy(), 8),
+    )
     saved(*batch(0))
     with pytest.raises(RuntimeError, match=r"capacity 10 .* this one has 8"):
         other.load_state_dict(saved.state_dict())

@@ -50,11 +50,14 @@ def _see_inside_operators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(
-    fakes_need_a_driver(), reason=f"torch {torch.__version__} indexes no fake tensor without a GPU's driver"
+    fakes_need_a_driver(),
+    reason=f"torch {torch.__version__} indexes no fake tensor without a GPU's driver",
 )
 @pytest.mark.usefixtures("_see_inside_operators")
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in NOT_FAKED])
-def test_a_loss_computes_on_the_device_of_the_embeddings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_computes_on_the_device_of_the_embeddings(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fake tensors have no numbers to read, so a loss outside `READING` doesn't wait for the device."""
     if name in READING:
         monkeypatch.setattr(torch.Tensor, "__int__", lambda self: 2)
@@ -73,7 +76,9 @@ def test_a_tensor_on_another_device_is_found() -> None:
             return (embeddings * torch.ones(DIM, device="cpu")).sum()
 
     with FakeTensorMode(), pytest.raises(RuntimeError, match="cpu"):
-        Forgetful()(torch.randn(12, DIM, device="cuda"), torch.zeros(12, dtype=torch.int64, device="cuda"))
+        Forgetful()(
+            torch.randn(12, DIM, device="cuda"), torch.zeros(12, dtype=torch.int64, device="cuda")
+        )
 
 
 @pytest.mark.gpu
@@ -84,7 +89,10 @@ def test_a_tensor_on_another_device_is_found() -> None:
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in NOT_CAPTURED])
 def test_a_cuda_graph_replays_value_and_gradients(name: str) -> None:
     generator = torch.Generator("cuda").manual_seed(0)
-    x, y = torch.randn(12, DIM, device="cuda", generator=generator), torch.arange(12, device="cuda") % CLASSES
+    x, y = (
+        torch.randn(12, DIM, device="cuda", generator=generator),
+        torch.arange(12, device="cuda") % CLASSES,
+    )
     loss = EVERY[name](CLASSES, DIM).cuda()
 
     def step(loss: nn.Module, rows: torch.Tensor) -> list[torch.Tensor]:

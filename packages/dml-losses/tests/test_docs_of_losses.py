@@ -14,7 +14,9 @@ from dml_losses import plugin
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/reference/losses.md").read_text(encoding="utf-8")
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-NAMES = [component.name for component in plugin.dml_losses() if not component.name.startswith("pml/")]
+NAMES = [
+    component.name for component in plugin.dml_losses() if not component.name.startswith("pml/")
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

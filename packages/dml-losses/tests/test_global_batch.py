@@ -26,7 +26,8 @@ def train_alone(name: str, device: str) -> dict[str, Any]:
 def on_gpus(size: int) -> Any:
     """Return the case with `size` ranks on different GPUs, over NCCL."""
     skip = pytest.mark.skipif(
-        torch.cuda.device_count() < size, reason=f"needs {size} CUDA devices; gloo on the CPU does the same"
+        torch.cuda.device_count() < size,
+        reason=f"needs {size} CUDA devices; gloo on the CPU does the same",
     )
     return pytest.param(size, "cuda", marks=[pytest.mark.gpu, skip])
 
@@ -47,8 +48,12 @@ def test_ranks_train_as_one_process_does(size: int, device: str, tmp_path: Path)
                 torch.testing.assert_close(
                     got, tensor, rtol=1e-10, atol=1e-10, msg=f"{name}, rank {rank}: {key}"
                 )
-                if "queue" in key and device == "cpu":  # on GPUs, sums of gradients may differ between ranks
-                    assert torch.equal(got, world[0][name]["state"][key]), f"{name}, rank {rank}: {key}"
+                if (
+                    "queue" in key and device == "cpu"
+                ):  # on GPUs, sums of gradients may differ between ranks
+                    assert torch.equal(got, world[0][name]["state"][key]), (
+                        f"{name}, rank {rank}: {key}"
+                    )
 
 
 @pytest.mark.slow

@@ -102,21 +102,31 @@ def test_a_loss_is_the_number_by_hand(name: str) -> None:
 def test_instance_cross_entropys_value_and_equation_13_to_15() -> None:
     """There is a single anchor, with positives at 60° and 90° and a negative at 90°, so p̂ is 3/4 and 1/2."""
     a = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
-    g = torch.tensor([[*AT_60, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64).requires_grad_()
+    g = torch.tensor(
+        [[*AT_60, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64
+    ).requires_grad_()
     y, z = torch.tensor([7]), torch.tensor([7, 7, 3])
     value = F.instance_cross_entropy(a, y, g, z, scale=S)
     expected = (math.log(4 / 3) + math.log(2)) / 2
     assert value.item() == pytest.approx(expected, rel=1e-12)
     # The weights are 1/(2N)·(1/4)/(3/4) = 1/6, 1/3 and 1/2; the component along the row itself is subtracted.
-    wanted = torch.tensor([[-0.75 / 6, 0.5 * 0.75**0.5 / 6, 0], [-1 / 3, 0, 0], [1 / 2, 0, 0]]).double()
-    torch.testing.assert_close(grad(value, g)[0], wanted, rtol=1e-7, atol=1e-8)  # `wanted` began in float32
+    wanted = torch.tensor(
+        [[-0.75 / 6, 0.5 * 0.75**0.5 / 6, 0], [-1 / 3, 0, 0], [1 / 2, 0, 0]]
+    ).double()
+    torch.testing.assert_close(
+        grad(value, g)[0], wanted, rtol=1e-7, atol=1e-8
+    )  # `wanted` began in float32
 
 
 def test_ranked_list_losss_equations_8_to_14() -> None:
     """Positives are at distances √2 and 2, above 0.8; negatives are at 1 and 0.4, below 1.2 by 0.2 and 0.8."""
     q = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
     g = [[0, 1, 0], [-1, 0, 0], [*AT_60, 0], [0.92, (1 - 0.92**2) ** 0.5, 0]]
-    gallery, y, z = torch.tensor(g, dtype=torch.float64), torch.tensor([7]), torch.tensor([7, 7, 3, 4])
+    gallery, y, z = (
+        torch.tensor(g, dtype=torch.float64),
+        torch.tensor([7]),
+        torch.tensor([7, 7, 3, 4]),
+    )
     share = 1 / (1 + math.exp(6))  # e^{10·0.2} / (e^{10·0.2} + e^{10·0.8})
     expected = 0.5 * (2**0.5 + 2 - 1.6) / 2 + 0.5 * (0.2 * share + 0.8 * (1 - share))
     assert F.ranked_list(q, y, gallery, z).item() == pytest.approx(expected, rel=1e-12)
@@ -124,15 +134,21 @@ def test_ranked_list_losss_equations_8_to_14() -> None:
 
 def test_the_mean_over_queries_counts_those_that_violate_nothing() -> None:
     """Eq. 14 divides by the batch size: a pair of queries is 0.1 too close, and the third is far from both."""
-    x = torch.tensor([[1, 0], [1 - 1.1**2 / 2, (1 - (1 - 1.1**2 / 2) ** 2) ** 0.5], [-1, 0]]).double()
-    assert F.ranked_list(x, torch.arange(3)).item() == pytest.approx(0.5 * (0.1 + 0.1 + 0) / 3, rel=1e-6)
+    x = torch.tensor(
+        [[1, 0], [1 - 1.1**2 / 2, (1 - (1 - 1.1**2 / 2) ** 2) ** 0.5], [-1, 0]]
+    ).double()
+    assert F.ranked_list(x, torch.arange(3)).item() == pytest.approx(
+        0.5 * (0.1 + 0.1 + 0) / 3, rel=1e-6
+    )
 
 
 def test_a_part_of_the_classes_is_a_softmax_over_so_many() -> None:
     """Ten classes are mutually at 90°, so any choice of four gives 9/(9 + 3)."""
     loss = dml.SampledClasses(dml.NormSoftmax(10, 10, temperature=1 / S), 0.4).double()
     loss.class_weights.data = torch.eye(10, dtype=torch.float64)
-    assert loss(torch.eye(10).double()[6:7], torch.tensor([6])).item() == pytest.approx(math.log(12 / 9))
+    assert loss(torch.eye(10).double()[6:7], torch.tensor([6])).item() == pytest.approx(
+        math.log(12 / 9)
+    )
 
 
 def test_memvirs_equation_5_after_one_step() -> None:
@@ -142,7 +158,9 @@ def test_memvirs_equation_5_after_one_step() -> None:
     assert loss(X, Y) == 0  # a single class
     loss.class_weights.data = torch.tensor([AT_90], dtype=torch.float64)
     value = loss(torch.tensor([AT_60], dtype=torch.float64), Y)
-    real = math.log(1 + 3 / math.exp(S * 0.75**0.5))  # cosine √3/2 with the class, 1/2 with the past
+    real = math.log(
+        1 + 3 / math.exp(S * 0.75**0.5)
+    )  # cosine √3/2 with the class, 1/2 with the past
     virtual = math.log(
         1 + 1 / 9
     )  # the past embedding: cosine 1 with the past class, 0 with the current class

@@ -40,7 +40,9 @@ def test_no_row_of_a_gallery_is_omitted(anchor: bool) -> None:
     expected = reference.instance_cross_entropy_value(x, y, 8.0, g, z)
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
     gradients = grad(value, (x, g), materialize_grads=True)  # a constant anchor has no gradient
-    wanted = reference.instance_cross_entropy_gradient(x.detach(), y, 8.0, g.detach(), z, anchor=anchor)
+    wanted = reference.instance_cross_entropy_gradient(
+        x.detach(), y, 8.0, g.detach(), z, anchor=anchor
+    )
     for gradient, want in zip(gradients, wanted):
         torch.testing.assert_close(gradient, want, rtol=1e-9, atol=1e-14)
 
@@ -67,14 +69,18 @@ def test_two_samples_a_class_reduce_to_equations_16_and_17() -> None:
         share = torch.softmax(torch.stack([scale * (f[a] @ f[j]) for j in negatives]), 0)
         unit_gradient[i] -= f[a] / (2 * n)  # Eq. 16
         for j, s in zip(negatives, share):
-            unit_gradient[j] += f[a] * s / (2 * n)  # Eq. 17: p̂_j / (1 − p̂_i) is the share of the negatives
+            unit_gradient[j] += (
+                f[a] * s / (2 * n)
+            )  # Eq. 17: p̂_j / (1 − p̂_i) is the share of the negatives
     gradient = grad(instance_cross_entropy(x, y, scale=scale), x)[0]
     torch.testing.assert_close(gradient, reference.through_the_norm(x.detach(), unit_gradient))
 
 
 def test_weights_survive_probabilities_that_round_to_one() -> None:
     """If the scale is 1e4, every 1 − p̂ will underflow even in float64, and Eq. 13 as written is 0/0."""
-    x = torch.tensor([[1.0, 0.0], [1.0, 0.01], [1.0, 0.05], [-1.0, 0.0], [-1.0, 0.01]], requires_grad=True)
+    x = torch.tensor(
+        [[1.0, 0.0], [1.0, 0.01], [1.0, 0.05], [-1.0, 0.0], [-1.0, 0.01]], requires_grad=True
+    )
     y = torch.tensor([0, 0, 0, 1, 1])
     value = instance_cross_entropy(x, y, scale=1e4)
     gradient = grad(value, x)[0]
@@ -99,7 +105,9 @@ def test_a_batch_of_several_blocks_is_each_anchor_against_the_others(reweight: b
         # Eq. 13-15 count anchors; the derivative of the mean counts pairs.
         share = 1 / len(x) if reweight else num_positives[anchor] / num_positives.sum()
         gradient += share * grad(part, x)[0]
-    torch.testing.assert_close(value, torch.stack(parts).sum() / num_positives.sum(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        value, torch.stack(parts).sum() / num_positives.sum(), rtol=1e-12, atol=0
+    )
     torch.testing.assert_close(grad(value, x)[0], gradient, rtol=1e-9, atol=1e-15)
 
 

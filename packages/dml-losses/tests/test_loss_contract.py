@@ -20,7 +20,8 @@ CONTRACT = [name for name in dir(LossContract) if name.startswith("test_")]
 
 @pytest.mark.gpu
 @pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="needs a CUDA device; the suites above run these tests on the CPU"
+    not torch.cuda.is_available(),
+    reason="needs a CUDA device; the suites above run these tests on the CPU",
 )
 @pytest.mark.parametrize("test", CONTRACT)
 @pytest.mark.parametrize("name", SUITES)
@@ -33,7 +34,11 @@ def test_the_contract_holds_on_a_gpu(name: str, test: str) -> None:
 
 @pytest.mark.parametrize(
     "component",
-    [component for component in dml_losses.plugin.dml_losses() if not component.name.startswith("pml/")],
+    [
+        component
+        for component in dml_losses.plugin.dml_losses()
+        if not component.name.startswith("pml/")
+    ],
     ids=lambda component: component.name,
 )
 def test_every_registered_loss_has_a_contract_suite(component: Component) -> None:

@@ -19,7 +19,9 @@ rows = partial(draw_rows, dim=6)
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 0.5, 2.0]])
-def test_a_class_loss_is_the_sum_over_prefixes_of_embeddings_and_weights(weights: list[float] | None) -> None:
+def test_a_class_loss_is_the_sum_over_prefixes_of_embeddings_and_weights(
+    weights: list[float] | None,
+) -> None:
     loss = Matryoshka(dml.NormSoftmax(4, 6, temperature=0.2), PREFIXES, weights).double()
     x, y = rows(9, 0).requires_grad_(), torch.arange(9) % 4
     value = loss(x, y)
@@ -40,7 +42,9 @@ def test_a_pair_loss_is_the_sum_over_prefixes_of_both_sides() -> None:
     for given in ((x, y), (x, y, g, z)):
         value = loss(*given)
         expected = sum(
-            sup_con_value(*(part if part.dim() == 1 else part[:, :m] for part in given), temperature=0.3)
+            sup_con_value(
+                *(part if part.dim() == 1 else part[:, :m] for part in given), temperature=0.3
+            )
             for m in PREFIXES
         )
         torch.testing.assert_close(value, expected, rtol=1e-11, atol=0)
@@ -50,7 +54,9 @@ def test_a_pair_loss_is_the_sum_over_prefixes_of_both_sides() -> None:
 
 def test_one_matrix_of_class_weights_serves_all_prefixes() -> None:
     loss = Matryoshka(dml.ArcFace(5, 6), PREFIXES)
-    assert {name: tuple(p.shape) for name, p in loss.named_parameters()} == {"class_weights": (5, 6)}
+    assert {name: tuple(p.shape) for name, p in loss.named_parameters()} == {
+        "class_weights": (5, 6)
+    }
     assert list(loss.state_dict()) == ["class_weights"]
     assert "ArcFace(5, 3, " in repr(loss)
 

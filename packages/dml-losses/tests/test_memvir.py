@@ -22,10 +22,15 @@ def make(name: str) -> nn.Module:
 
 VARIANTS = {
     "heated-up-batch": lambda: dml.HeatedUpSoftmax(C, D, feature_norm="batch"),
-    "proxy-nca with the positive": lambda: dml.ProxyNCA(C, D, scale=12.0, positive_in_denominator=True),
+    "proxy-nca with the positive": lambda: dml.ProxyNCA(
+        C, D, scale=12.0, positive_in_denominator=True
+    ),
 }
 # AdaFace and Sub-centre ArcFace (virtual rows with lengths and centres) are tested in separate files.
-LOSSES = [*VARIANTS, *(name for name in CLASS_LOSSES if name not in ("ada-face", "sub-center-arc-face"))]
+LOSSES = [
+    *VARIANTS,
+    *(name for name in CLASS_LOSSES if name not in ("ada-face", "sub-center-arc-face")),
+]
 
 
 def counting() -> tuple[list[int], type[nn.Module]]:
@@ -57,14 +62,18 @@ class AlgorithmOne:
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize(("num_steps", "margin", "warmup"), [(2, 1, 2), (3, 0, 0), (1, 3, 1)])
-def test_every_step_is_that_of_algorithm_1(name: str, num_steps: int, margin: int, warmup: int) -> None:
+def test_every_step_is_that_of_algorithm_1(
+    name: str, num_steps: int, margin: int, warmup: int
+) -> None:
     fast, slow = MemVir(make(name), num_steps, margin, warmup), make(name)
     reference = AlgorithmOne(slow, num_steps, margin, warmup)
     for step in range(12):
         x, y = batch(step, size=6 - step % 2)  # every second batch is short
         x.requires_grad_()
         value, (expected, _) = fast(x, y), reference(x, y)
-        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)  # float32, other summation order
+        torch.testing.assert_close(
+            value, expected, rtol=1e-5, atol=1e-6
+        )  # float32, other summation order
         gradients = grad(value, (x, fast.class_weights))
         wanted = grad(expected, (x, slow.class_weights))
         for gradient, want in zip(gradients, wanted):
@@ -74,14 +83,19 @@ def test_every_step_is_that_of_algorithm_1(name: str, num_steps: int, margin: in
             slow.class_weights.sub_(0.1 * wanted[1])
 
 
-@pytest.mark.parametrize(("num_steps", "margin", "warmup"), [(2, 1, 2), (3, 0, 0), (1, 3, 1), (0, 2, 1)])
-def test_classes_are_added_at_the_pace_of_equation_4(num_steps: int, margin: int, warmup: int) -> None:
+@pytest.mark.parametrize(
+    ("num_steps", "margin", "warmup"), [(2, 1, 2), (3, 0, 0), (1, 3, 1), (0, 2, 1)]
+)
+def test_classes_are_added_at_the_pace_of_equation_4(
+    num_steps: int, margin: int, warmup: int
+) -> None:
     seen, inner = counting()
     loss = MemVir(inner(C, D), num_steps, margin, warmup)
     for step in range(14):
         loss(*batch(step))
     equation_4 = [
-        C if i < warmup else C * (min((i - warmup) // (margin + 1), num_steps) + 1) for i in range(14)
+        C if i < warmup else C * (min((i - warmup) // (margin + 1), num_steps) + 1)
+        for i in range(14)
     ]
     assert seen == equation_4
 
@@ -122,7 +136,8 @@ def test_a_queue_on_the_cpu_stays_there() -> None:
     for loss in (moved, MemVir(make("norm-softmax").to("meta"), 2, 0, queue_on_cpu=True)):
         assert loss.class_weights.device.type == "meta"
         assert {
-            getattr(loss, f"queue_{name}").device.type for name in ("embeddings", "labels", "weights")
+            getattr(loss, f"queue_{name}").device.type
+            for name in ("embeddings", "labels", "weights")
         } == {"cpu"}
         assert set(loss.state_dict()) == set(MemVir(make("norm-softmax"), 2, 0).state_dict())
 
@@ -145,14 +160,20 @@ def test_memory_is_logged_before_its_allocation_as_a_warning_from_one_gibibyte(
 
 
 def test_loading_a_state_dict_of_a_different_capacity_raises() -> None:
-    with pytest.raises(RuntimeError, match=r"4 steps of weights \(4, 5\); this one holds 2 of \(4, 5\)"):
-        MemVir(make("norm-softmax"), 2, 0).load_state_dict(MemVir(make("norm-softmax"), 2, 1).state_dict())
+    with pytest.raises(
+        RuntimeError, match=r"4 steps of weights \(4, 5\); this one holds 2 of \(4, 5\)"
+    ):
+        MemVir(make("norm-softmax"), 2, 0).load_state_dict(
+            MemVir(make("norm-softmax"), 2, 1).state_dict()
+        )
 
 
 @pytest.mark.parametrize(
     ("epochs", "steps_per_epoch", "steps"), [(50.0, 62, 3100), (0.5, 63, 32), (0.0, 10, 0)]
 )
-def test_a_warm_up_in_epochs_is_rounded_to_steps(epochs: float, steps_per_epoch: int, steps: int) -> None:
+def test_a_warm_up_in_epochs_is_rounded_to_steps(
+    epochs: float, steps_per_epoch: int, steps: int
+) -> None:
     loss = MemVir(make("softmax"), 1, 1, warmup_epochs=epochs, steps_per_epoch=steps_per_epoch)
     assert loss.warmup_steps == steps
 

@@ -60,10 +60,15 @@ def test_the_gradient_of_one_side_does_not_need_the_other(
 
 
 @pytest.mark.parametrize("loss", [norm_softmax, partial(heated_up_softmax, feature_norm="batch")])
-def test_constants_get_no_gradient_and_may_have_other_dtypes(loss: Callable[..., torch.Tensor]) -> None:
+def test_constants_get_no_gradient_and_may_have_other_dtypes(
+    loss: Callable[..., torch.Tensor],
+) -> None:
     x, w, y = rows(6, 2).requires_grad_(), rows(9, 3).requires_grad_(), torch.arange(6)
     wide = with_past(w, 30, 5)
-    embeddings, further = wide.embeddings.float().requires_grad_(), tuple(w.float() for w in wide.further)
+    embeddings, further = (
+        wide.embeddings.float().requires_grad_(),
+        tuple(w.float() for w in wide.further),
+    )
     narrow = Virtual(w, embeddings, wide.labels.int(), further)
     value = loss(x, y, narrow)
     torch.testing.assert_close(value, loss(x, y, wide), rtol=1e-6, atol=0)  # float32
@@ -80,7 +85,11 @@ def test_value_without_gradient_is_the_same() -> None:
 @BLOCKS
 def test_backward_can_run_twice(kept: bool, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     use_blocks(monkeypatch, kept, size)
-    x, w, y = rows(6, 6).requires_grad_(), rows(4, 7).requires_grad_(), torch.tensor([0, 1, 2, 3, 0, 1])
+    x, w, y = (
+        rows(6, 6).requires_grad_(),
+        rows(4, 7).requires_grad_(),
+        torch.tensor([0, 1, 2, 3, 0, 1]),
+    )
     value = norm_softmax(x, y, w)
     first = grad(value, (x, w), retain_graph=True)
     for one, other in zip(first, grad(value * 2, (x, w))):

@@ -102,7 +102,14 @@ def assert_same(value: torch.Tensor, expected: torch.Tensor, *moved: torch.Tenso
 @all_cases
 @pytest.mark.parametrize(
     "labels",
-    [[0, 0, 1, 1, 2, 2], [3, 0, 3, 3, 7, 0, 3, 5], [0, 0, 0], [0, 1, 2], [4], [1, 1, 1, 1, 1, 1, 1, 0]],
+    [
+        [0, 0, 1, 1, 2, 2],
+        [3, 0, 3, 3, 7, 0, 3, 5],
+        [0, 0, 0],
+        [0, 1, 2],
+        [4],
+        [1, 1, 1, 1, 1, 1, 1, 0],
+    ],
 )
 def test_value_and_gradient_are_those_of_the_equations(name: str, labels: list[int]) -> None:
     fast, slow, parameters = CASES[name]
@@ -121,7 +128,9 @@ def test_a_gallery_is_compared_as_the_equations_say(name: str, gallery_labels: l
     fast, slow, parameters = CASES[name]
     x, y = rows(5, 1, 3).requires_grad_(), torch.tensor([2, 0, 3, 0, 9])
     g, z = rows(len(gallery_labels), 2, 3).requires_grad_(), torch.tensor(gallery_labels)
-    assert_same(fast(x, y, g, z, **parameters), slow(x, y, g, z, **parameters), x, g, *LEARNED.values())
+    assert_same(
+        fast(x, y, g, z, **parameters), slow(x, y, g, z, **parameters), x, g, *LEARNED.values()
+    )
 
 
 @all_cases
@@ -189,7 +198,9 @@ def test_one_positive_behind_one_of_two_negatives_by_hand() -> None:
     sup = F.sup_ap(*given, z, temperature=tau, slope=2.0, saturation=0.25)
     above = 2.0 * 0.25 + 1 / (1 + 3**-0.5) + 0.5
     assert sup.item() == pytest.approx(1 - 1 / (1 + above + 1 / 4))
-    recall = F.recall_at_k_surrogate(*given, z, ks=[1, 2], k_temperatures=[1, 1], rank_temperature=tau)
+    recall = F.recall_at_k_surrogate(
+        *given, z, ks=[1, 2], k_temperatures=[1, 1], rank_temperature=tau
+    )
     assert recall.item() == pytest.approx(1 - (1 / (1 + math.e) + 1 / 2) / 2)  # rank 2
 
 
@@ -207,13 +218,19 @@ def test_wrongly_ranked_pairs_keep_their_gradient_in_sup_ap_alone() -> None:
     sizes = []
     for loss in (F.smooth_ap, F.sup_ap):
         leaf = q.clone().requires_grad_()
-        sizes.append(float(grad(loss(leaf, torch.tensor([0]), g, torch.arange(2)), leaf)[0].abs().max()))
+        sizes.append(
+            float(grad(loss(leaf, torch.tensor([0]), g, torch.arange(2)), leaf)[0].abs().max())
+        )
     assert sizes[0] < 1e-12 < 1e-4 < sizes[1]
 
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in CASES if name.startswith(("smooth-ap", "sup-ap", "recall", "triplet", "info-nce"))],
+    [
+        name
+        for name in CASES
+        if name.startswith(("smooth-ap", "sup-ap", "recall", "triplet", "info-nce"))
+    ],
 )
 def test_no_tensor_is_larger_than_a_block(name: str) -> None:
     """With 1,024 queries in 32 classes, queries × positives × gallery would have 32 million elements."""
@@ -238,7 +255,9 @@ def test_no_tensor_is_larger_than_a_block(name: str) -> None:
 def test_losses_of_distances_and_pairs_by_hand() -> None:
     """The positives are at distances 1 and √2 (60° and 90°), the negatives at √2 and √3 (90° and 120°)."""
     x, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
-    g = torch.tensor([[0.5, 0.75**0.5], [0.0, 1.0], [0.0, -1.0], [-0.5, 0.75**0.5]], dtype=torch.float64)
+    g = torch.tensor(
+        [[0.5, 0.75**0.5], [0.0, 1.0], [0.0, -1.0], [-0.5, 0.75**0.5]], dtype=torch.float64
+    )
     z = torch.tensor([0, 0, 1, 1])
     two, three = 2**0.5, 3**0.5
     for triplets, margin, expected in [
@@ -250,12 +269,18 @@ def test_losses_of_distances_and_pairs_by_hand() -> None:
         value = F.triplet(x, y, g, z, triplets=triplets, margin=margin)
         assert value.item() == pytest.approx(expected), (triplets, margin)
     # Half of the squares 1, 2 and (1.5 − √2)²; √3 is beyond the margin.
-    assert F.contrastive(x, y, g, z, margin=1.5).item() == pytest.approx(0.75 + (1.5 - two) ** 2 / 2)
+    assert F.contrastive(x, y, g, z, margin=1.5).item() == pytest.approx(
+        0.75 + (1.5 - two) ** 2 / 2
+    )
     # The highest negative has cosine 0, so the positive at 1/2 isn't selected if ε < 1/2, nor the negative at −1/2.
     values = [MultiSimilarity(2.0, 4.0, 0.25, epsilon)(x, y, g, z).item() for epsilon in (0.4, 0.6)]
     positives, negatives = (math.exp(0.5), math.exp(-0.5)), (math.exp(-1), math.exp(-3))
-    assert values[0] == pytest.approx(math.log(1 + positives[0]) / 2 + math.log(1 + negatives[0]) / 4)
-    assert values[1] == pytest.approx(math.log(1 + sum(positives)) / 2 + math.log(1 + sum(negatives)) / 4)
+    assert values[0] == pytest.approx(
+        math.log(1 + positives[0]) / 2 + math.log(1 + negatives[0]) / 4
+    )
+    assert values[1] == pytest.approx(
+        math.log(1 + sum(positives)) / 2 + math.log(1 + sum(negatives)) / 4
+    )
 
 
 def test_a_triplets_tie_is_not_semi_hard() -> None:
@@ -288,7 +313,9 @@ def test_the_temperature_of_info_nce_is_learned_up_to_its_limit() -> None:
     loss.log_scale.grad = None
     value = loss(rows(6, 9), torch.arange(6) // 2)
     value.backward()
-    assert value.item() == pytest.approx(InfoNCE(1 / 20)(rows(6, 9), torch.arange(6) // 2).item(), rel=1e-6)
+    assert value.item() == pytest.approx(
+        InfoNCE(1 / 20)(rows(6, 9), torch.arange(6) // 2).item(), rel=1e-6
+    )
     assert loss.log_scale.grad == 0
     fixed = InfoNCE(0.2, learned=False)
     x, y = rows(6, 9), torch.arange(6) // 2
@@ -318,7 +345,9 @@ def play_ranks(
         patch.setattr(exchange, "rank_and_world_size", lambda rank=rank: (rank, world_size))
         sent: list[torch.Tensor] = []
 
-        def gather(own: torch.Tensor, counts: list[int], rank: int = rank, sent: Any = sent) -> torch.Tensor:
+        def gather(
+            own: torch.Tensor, counts: list[int], rank: int = rank, sent: Any = sent
+        ) -> torch.Tensor:
             assert counts[rank] == len(own)
             rows = own.new_zeros(sum(counts), *own.shape[1:])
             rows[sum(counts[:rank]) :][: len(own)] = own

@@ -76,7 +76,12 @@ def test_defaults_are_the_papers(module, function, paper, others) -> None:
         (dml.SigLIP, {"scale": 10.0, "bias": -10.0}),
         (
             dml.MemVir,
-            {"warmup_steps": 0, "step_pacing": True, "queue_dtype": "float32", "queue_on_cpu": False},
+            {
+                "warmup_steps": 0,
+                "step_pacing": True,
+                "queue_dtype": "float32",
+                "queue_on_cpu": False,
+            },
         ),
         (dml.CrossBatchMemory, {"warmup_steps": 0}),
         (dml.BroadFace, {"warmup_steps": 0, "compensate": True}),
@@ -112,13 +117,17 @@ def test_the_module_is_its_function_with_its_parameters(module, function, paper,
         loss = make(**{name: value})
         weights = () if pair else (loss.class_weights,)
         found = value_and_gradient(loss, x, y)
-        assert all(map(torch.equal, found, value_and_gradient(function, x, y, *weights, **{name: value})))
+        assert all(
+            map(torch.equal, found, value_and_gradient(function, x, y, *weights, **{name: value}))
+        )
         if isinstance(value, float):
             scheduled = make()
             setattr(scheduled, name, value)
             assert all(map(torch.equal, value_and_gradient(scheduled, x, y), found)), name
         if name != "centers_per_class":  # the default needs a different number of weights
-            assert not all(map(torch.equal, found, value_and_gradient(function, x, y, *weights))), name
+            assert not all(map(torch.equal, found, value_and_gradient(function, x, y, *weights))), (
+                name
+            )
 
 
 @pytest.mark.parametrize(
@@ -142,7 +151,9 @@ def test_a_sharded_loss_has_the_same_parameters(module, others) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "function", "paper", "others"), CLASS_CASES, ids=[case[0].__name__ for case in CLASS_CASES]
+    ("module", "function", "paper", "others"),
+    CLASS_CASES,
+    ids=[case[0].__name__ for case in CLASS_CASES],
 )
 def test_given_class_weights_replace_the_modules_own(module, function, paper, others) -> None:
     generator = torch.Generator().manual_seed(0)

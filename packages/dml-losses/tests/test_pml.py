@@ -7,7 +7,9 @@ import importlib.metadata
 import pytest
 import torch
 
-pml = pytest.importorskip("pytorch_metric_learning", reason="the extra dml-losses[pml] is not installed")
+pml = pytest.importorskip(
+    "pytorch_metric_learning", reason="the extra dml-losses[pml] is not installed"
+)
 
 from pytorch_metric_learning import losses, miners  # noqa: E402
 
@@ -36,7 +38,9 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(12, 6, generator=generator), torch.arange(12) % 4
 
 
-NAMES = sorted(component.name for component in plugin.dml_losses() if component.name.startswith("pml/"))
+NAMES = sorted(
+    component.name for component in plugin.dml_losses() if component.name.startswith("pml/")
+)
 
 
 def test_every_loss_of_the_library_is_registered() -> None:
@@ -75,7 +79,9 @@ def test_each_can_be_made_by_name_and_backpropagates(registry: Registry, name: s
 
 def test_the_value_is_the_librarys() -> None:
     x, y = batch()
-    adapted = _factory("TripletMarginLoss")(margin=0.2, distance="CosineSimilarity", reducer="MeanReducer")
+    adapted = _factory("TripletMarginLoss")(
+        margin=0.2, distance="CosineSimilarity", reducer="MeanReducer"
+    )
     direct = losses.TripletMarginLoss(
         margin=0.2, distance=pml.distances.CosineSimilarity(), reducer=pml.reducers.MeanReducer()
     )
@@ -84,7 +90,11 @@ def test_the_value_is_the_librarys() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in vars(miners) if name.endswith("Miner") and name not in ("BaseMiner", "HDCMiner")],
+    [
+        name
+        for name in vars(miners)
+        if name.endswith("Miner") and name not in ("BaseMiner", "HDCMiner")
+    ],
 )
 def test_every_miner_picks_for_a_loss(name: str) -> None:
     x, y = batch()
@@ -142,9 +152,12 @@ def test_an_unknown_option_or_miner_names_the_nearest(registry: Registry) -> Non
     with pytest.raises(InvalidOption, match="no option 'margn'; did you mean 'margin'"):
         registry.build("losses", {"name": "pml/TripletMarginLoss", "margn": 0.1}, CONTEXT)
     with pytest.raises(
-        InvalidOption, match=r"miner is 'MultiSimilarity'; expected a class of .*MultiSimilarityMiner"
+        InvalidOption,
+        match=r"miner is 'MultiSimilarity'; expected a class of .*MultiSimilarityMiner",
     ):
-        registry.build("losses", {"name": "pml/ContrastiveLoss", "miner": "MultiSimilarity"}, CONTEXT)
+        registry.build(
+            "losses", {"name": "pml/ContrastiveLoss", "miner": "MultiSimilarity"}, CONTEXT
+        )
 
 
 def test_the_installed_library_is_in_the_range_of_the_extra() -> None:
@@ -164,7 +177,9 @@ def test_constructors_as_version_3_documents_them_have_the_options_that_they_for
             return embeddings.sum() if indices_tuple is None else indices_tuple
 
     class Proxies(Base):
-        def __init__(self, num_proxies, embedding_size, *, weight_init_func=None, **options) -> None:
+        def __init__(
+            self, num_proxies, embedding_size, *, weight_init_func=None, **options
+        ) -> None:
             super().__init__(**options)
             self.shape = num_proxies, embedding_size
 

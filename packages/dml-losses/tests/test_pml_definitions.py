@@ -41,7 +41,9 @@ def contrastive_per_query(x: torch.Tensor, y: torch.Tensor, *gallery: torch.Tens
     return torch.stack(values).mean()
 
 
-def mined(loss: Callable[..., torch.Tensor], miner: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+def mined(
+    loss: Callable[..., torch.Tensor], miner: Callable[..., Any]
+) -> Callable[..., torch.Tensor]:
     def call(x: torch.Tensor, y: torch.Tensor, *gallery: torch.Tensor) -> torch.Tensor:
         return loss(x, y, miner(x, y, *gallery), *gallery)
 

@@ -31,7 +31,9 @@ def test_duplicated_rows_of_two_classes_have_a_finite_gradient(seed: int) -> Non
 def test_near_negatives_have_the_gradient_of_any_others(distance: float) -> None:
     """However near a negative is, the gradient of each of the two queries has length λ/2."""
     angle = 2 * math.asin(distance / 2)
-    x = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]], dtype=torch.float64).requires_grad_()
+    x = torch.tensor(
+        [[1.0, 0.0], [math.cos(angle), math.sin(angle)]], dtype=torch.float64
+    ).requires_grad_()
     value = ranked_list(x, torch.tensor([0, 1]))
     # The error of 2 − 2·cosine is 1e-16, which is 1e-6 relative to 1e-10.
     assert value.item() == pytest.approx(0.5 * (1.2 - distance), rel=1e-9)
@@ -42,7 +44,9 @@ def test_near_negatives_have_the_gradient_of_any_others(distance: float) -> None
 @pytest.mark.parametrize("temperature", [10.0, 1000.0])
 def test_totals_of_any_temperature_stay_finite(temperature: float) -> None:
     x = rows(20, 5).float().requires_grad_()
-    value = ranked_list(x, torch.arange(20) // 2, negative_temperature=temperature, query_weights="total")
+    value = ranked_list(
+        x, torch.arange(20) // 2, negative_temperature=temperature, query_weights="total"
+    )
     assert torch.isfinite(value)
     assert torch.isfinite(grad(value, x)[0]).all()
 
@@ -50,12 +54,15 @@ def test_totals_of_any_temperature_stay_finite(temperature: float) -> None:
 def test_queries_without_violations_have_no_weight() -> None:
     """Only rows of the first and second class violate a boundary, since the third class is far away."""
     x = torch.tensor(
-        [[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [-1.0, 0.0], [-1.0, 0.1]], dtype=torch.float64
+        [[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [-1.0, 0.0], [-1.0, 0.1]],
+        dtype=torch.float64,
     )
     y = torch.tensor([0, 0, 1, 1, 2, 2])
     near = ranked_list(x[:4], y[:4], query_weights="total")
     torch.testing.assert_close(ranked_list(x, y, query_weights="total"), near, rtol=1e-14, atol=0)
-    torch.testing.assert_close(ranked_list(x, y), ranked_list(x[:4], y[:4]) * 4 / 6, rtol=1e-14, atol=0)
+    torch.testing.assert_close(
+        ranked_list(x, y), ranked_list(x[:4], y[:4]) * 4 / 6, rtol=1e-14, atol=0
+    )
 
 
 def test_simpler_centres_the_boundaries_at_distance_one() -> None:

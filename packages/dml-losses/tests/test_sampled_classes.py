@@ -65,7 +65,10 @@ def test_the_loss_and_gradient_are_those_of_the_chosen_classes_with_all_their_ce
     inner = build(name, 50, 6).double().eval()
     loss = SampledClasses(inner, 0.2, seed=3)
     assert loss.sparse_parameters() == ("class_weights",)
-    x, y = torch.randn(5, 6, dtype=torch.float64, requires_grad=True), torch.tensor([4, 40, 4, 9, 0])
+    x, y = (
+        torch.randn(5, 6, dtype=torch.float64, requires_grad=True),
+        torch.tensor([4, 40, 4, 9, 0]),
+    )
     value = loss(x, y)
     gradient = grad(value, loss.class_weights)[0].coalesce()
     rows, centers = gradient.indices()[0], loss.centers_per_class

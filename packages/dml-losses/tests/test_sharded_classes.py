@@ -38,7 +38,9 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
     """Return the results saved by all ranks, by the number of ranks."""
     folder = tmp_path_factory.mktemp("worlds")
     run_ranks(sharded_world.train_on_ranks, max(SIZES), folder, SIZES)
-    return {size: [torch.load(folder / f"{rank} of {size}") for rank in range(size)] for size in SIZES}
+    return {
+        size: [torch.load(folder / f"{rank} of {size}") for rank in range(size)] for size in SIZES
+    }
 
 
 @pytest.mark.slow
@@ -53,17 +55,19 @@ class TestOnRanks:
         assert ended[0]["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10)
         bounds = [result["rows"]["loss.class_weights"] for result in ended]
         centers = centers_per_class_of(sharded_world.LOSSES[name]())
-        assert [first for first, _ in bounds] == [rank * 7 // size * centers for rank in range(size)]
+        assert [first for first, _ in bounds] == [
+            rank * 7 // size * centers for rank in range(size)
+        ]
         for key, expected in alone["state"].items():
             parts = [result["state"][key] for result in ended]
             for got in [torch.cat(parts)] if key == "class_weights" else parts:
                 torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10, msg=key)
 
     @pytest.mark.parametrize("size", SIZES)
-    def test_as_many_classes_as_ranks_are_enough_and_fewer_raise(self, worlds: Worlds, size: int) -> None:
-        expected = (
-            f"ValueError: there are {size - 1} classes for {size} ranks; expected at least one for each"
-        )
+    def test_as_many_classes_as_ranks_are_enough_and_fewer_raise(
+        self, worlds: Worlds, size: int
+    ) -> None:
+        expected = f"ValueError: there are {size - 1} classes for {size} ranks; expected at least one for each"
         for rank, saved in enumerate(worlds[size]):
             assert saved["smallest"] == (rank, size)
             assert saved["report_write_errors"]["too few classes"] == expected
@@ -71,9 +75,7 @@ class TestOnRanks:
     @pytest.mark.parametrize("size", SIZES)
     def test_a_loss_made_before_the_process_group_raises(self, worlds: Worlds, size: int) -> None:
         for rank, saved in enumerate(worlds[size]):
-            expected = (
-                f"RuntimeError: this is rank {rank} of {size}, but was rank 0 of 1 when the class weights"
-            )
+            expected = f"RuntimeError: this is rank {rank} of {size}, but was rank 0 of 1 when the class weights"
             assert saved["report_write_errors"]["made before"].startswith(expected)
 
 
@@ -103,14 +105,18 @@ def test_the_gradient_is_that_of_the_definition(
     x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     weights = torch.randn(classes, 4, generator=generator, dtype=torch.float64)
     y = torch.randint(classes, (6,), generator=generator)
-    if opposite:  # all cosines are close to 1 or -1, so that exponentials of differences would overflow
+    if (
+        opposite
+    ):  # all cosines are close to 1 or -1, so that exponentials of differences would overflow
         x = torch.where(y[:, None] > 0, 1.0, -1.0) * weights[:1] + 1e-3 * x
 
     def define(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         cosine = torch.nn.functional.normalize(x) @ torch.nn.functional.normalize(weights).T
         true = cosine.gather(1, y[:, None]).clamp(-1, 1)
         inside = true > -math.cos(angular)
-        turned = torch.where(inside, (true.acos() + angular).cos(), true - angular * math.sin(angular))
+        turned = torch.where(
+            inside, (true.acos() + angular).cos(), true - angular * math.sin(angular)
+        )
         logits = scale * cosine.scatter(1, y[:, None], turned if angular else true)
         if positive:
             return torch.nn.functional.cross_entropy(logits, y)
@@ -136,7 +142,9 @@ def test_the_gradient_is_that_of_the_definition(
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; other tests use the CPU")
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device; other tests use the CPU"
+)
 def test_on_a_gpu_the_loss_and_its_gradients_are_those_of_the_cpu() -> None:
     for make in sharded_world.LOSSES.values():
         ended = []
@@ -148,7 +156,9 @@ def test_on_a_gpu_the_loss_and_its_gradients_are_those_of_the_cpu() -> None:
             value.backward()
             weights = loss.loss.class_weights.grad
             ended.append([tensor.detach().cpu().to_dense() for tensor in (value, x.grad, weights)])
-        torch.testing.assert_close(*ended, rtol=1e-10, atol=1e-10)  # float64, sums in a different order
+        torch.testing.assert_close(
+            *ended, rtol=1e-10, atol=1e-10
+        )  # float64, sums in a different order
 
 
 @pytest.mark.parametrize("centers", [1, 3])
@@ -222,10 +232,14 @@ print(len(loss.loss.class_weights), resource.getrusage(resource.RUSAGE_SELF).ru_
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
 def test_a_rank_never_has_the_memory_of_all_class_weights() -> None:
-    result = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True
+    )
     count, growth = map(int, result.stdout.split())
     assert count == 6250
-    assert growth < 30_000  # KiB; this rank's rows need 3 MiB and a block 4, but all rows need 98 MiB
+    assert (
+        growth < 30_000
+    )  # KiB; this rank's rows need 3 MiB and a block 4, but all rows need 98 MiB
 
 
 def test_every_registered_loss_that_can_be_sharded_is_tested_here() -> None:
@@ -328,7 +342,9 @@ def test_a_shards_logits_are_those_of_all_classes(classes, cuts, size, seed) -> 
     values = [part.true_logits(some, y) for part, some in zip(parts, slices, strict=True)]
     assert torch.equal(torch.stack(values).sum(0), true)
     values = [part.other_logits(some, y) for part, some in zip(parts, slices, strict=True)]
-    torch.testing.assert_close(torch.stack(values).logsumexp(0), others.detach(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        torch.stack(values).logsumexp(0), others.detach(), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
@@ -341,7 +357,10 @@ def test_without_another_class_no_gradient_is_nan() -> None:
 
 def test_a_shard_without_classes_has_no_logits() -> None:
     none, empty = RankClasses(torch.empty(0, 4), 5, 9), torch.empty(3, 0, requires_grad=True)
-    true, others = none.true_logits(empty, torch.arange(3)), none.other_logits(empty, torch.arange(3))
+    true, others = (
+        none.true_logits(empty, torch.arange(3)),
+        none.other_logits(empty, torch.arange(3)),
+    )
     assert true.tolist() == [0, 0, 0]
     assert (others == -torch.inf).all()
     softplus(others - true).sum().backward()

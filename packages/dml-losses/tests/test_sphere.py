@@ -21,7 +21,9 @@ from dml_losses.functional.sphere import (
 def test_a_row_of_any_length_in_range_has_its_direction(size: float) -> None:
     x = rows(20, 0)
     short = (size * x).float()
-    torch.testing.assert_close(unit_rows(short).double(), reference.unit(x), rtol=0, atol=3e-7)  # float32
+    torch.testing.assert_close(
+        unit_rows(short).double(), reference.unit(x), rtol=0, atol=3e-7
+    )  # float32
     norms = size * x.norm(dim=1)
     torch.testing.assert_close(
         inverse_norms(short).double() * norms, torch.ones(20).double(), rtol=1e-6, atol=0
@@ -29,7 +31,9 @@ def test_a_row_of_any_length_in_range_has_its_direction(size: float) -> None:
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-44, 1e-21, 1e21, 1e30])
-def test_a_row_whose_squares_leave_float32_has_no_direction_and_gets_no_gradient(size: float) -> None:
+def test_a_row_whose_squares_leave_float32_has_no_direction_and_gets_no_gradient(
+    size: float,
+) -> None:
     x = (size * rows(20, 0)).float().requires_grad_()
     assert not unit_rows(x).any()
     assert not inverse_norms(x).any()
@@ -42,7 +46,9 @@ def test_the_gradient_through_the_norm_of_many_rows_is_that_of_the_equation(unit
     inverse = inverse_norms(x)
     gradient = given.clone() if unit else given * inverse[:, None]
     through_norm_(gradient, x * inverse[:, None] if unit else x, inverse, unit=unit)
-    torch.testing.assert_close(gradient, reference.through_the_norm(x, given), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        gradient, reference.through_the_norm(x, given), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16, torch.float32])
@@ -55,7 +61,9 @@ def test_both_sides_are_computed_in_the_wider_precision(narrow: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16])
-def test_half_precision_is_widened_and_the_gradient_clamped_into_its_range(narrow: torch.dtype) -> None:
+def test_half_precision_is_widened_and_the_gradient_clamped_into_its_range(
+    narrow: torch.dtype,
+) -> None:
     x = rows(1, 5, dim=4).to(narrow).requires_grad_()
     assert full_precision(x).dtype == torch.float32
     largest = torch.finfo(narrow).max

@@ -20,7 +20,12 @@ S = 2 * math.log(3)  # e^{S/2} = 3
 @pytest.mark.parametrize(("classes", "centers"), [(1, 3), (4, 1), (4, 3), (12, 2)])
 @BLOCKS
 def test_value_and_gradients_are_those_of_the_equation(
-    classes: int, centers: int, margin: float, kept: bool, size: int, monkeypatch: pytest.MonkeyPatch
+    classes: int,
+    centers: int,
+    margin: float,
+    kept: bool,
+    size: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     use_blocks(monkeypatch, kept, size)
     x, w = rows(9, 0).requires_grad_(), rows(classes * centers, 1).requires_grad_()
@@ -46,8 +51,14 @@ def test_one_centre_is_arc_face_to_the_bit() -> None:
 
 
 def test_equal_centres_move_only_the_first() -> None:
-    x, w, y = rows(4, 4), rows(3, 5).repeat_interleave(2, dim=0).requires_grad_(), torch.arange(4) % 3
-    gradient = grad(sub_center_arc_face(x, y, w, centers_per_class=2, scale=8.0), w)[0].reshape(3, 2, 5)
+    x, w, y = (
+        rows(4, 4),
+        rows(3, 5).repeat_interleave(2, dim=0).requires_grad_(),
+        torch.arange(4) % 3,
+    )
+    gradient = grad(sub_center_arc_face(x, y, w, centers_per_class=2, scale=8.0), w)[0].reshape(
+        3, 2, 5
+    )
     assert (gradient[:, 1] == 0).all()
     assert (gradient[:, 0] != 0).any(dim=1).all()
 
@@ -68,7 +79,9 @@ def test_sharding_agrees_where_two_centres_are_nearly_equal(near: float) -> None
 
 def test_memvir_takes_all_centres_of_earlier_steps_as_constants() -> None:
     """Virtual classes have K centres, too: the loss must equal the loss of rows and classes joined by hand."""
-    loss = MemVir(SubCenterArcFace(4, 5, centers_per_class=2, scale=8.0).double(), num_steps=1, margin=0)
+    loss = MemVir(
+        SubCenterArcFace(4, 5, centers_per_class=2, scale=8.0).double(), num_steps=1, margin=0
+    )
     first, second, y = rows(6, 9), rows(6, 10), torch.arange(6) % 4
     loss(first, y)
     value = loss(second, y)
@@ -89,5 +102,7 @@ def test_labels_count_classes_and_sharding_divides_classes() -> None:
     assert loss.num_classes == 3
     assert tuple(loss.sharded_parameters()["loss.class_weights"]) == (0, 12)
     for sharded_or_not in (loss, loss.loss):
-        with pytest.raises(ValueError, match=r"labels contains 3; expected class indices in \[0, 3\)"):
+        with pytest.raises(
+            ValueError, match=r"labels contains 3; expected class indices in \[0, 3\)"
+        ):
             sharded_or_not(rows(2, 4), torch.tensor([0, 3]))

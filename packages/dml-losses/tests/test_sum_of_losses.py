@@ -37,7 +37,8 @@ def test_a_recipes_sum_has_the_value_and_gradients_of_its_terms(registry: Regist
     loss = registry.build("losses", TABLE, CONTEXT).double()
     torch.manual_seed(0)
     terms = {
-        name: registry.build("losses", table, CONTEXT).double() for name, table in TABLE["terms"].items()
+        name: registry.build("losses", table, CONTEXT).double()
+        for name, table in TABLE["terms"].items()
     }
     weights = {"class": 1.0, "shards": 1.0, **TABLE["weights"]}
     for step in range(3):
@@ -70,11 +71,36 @@ def test_weights_and_options_of_terms_move_by_path() -> None:
     [
         ({}, None, ValueError, "terms is empty; expected at least one loss"),
         ({"a": 3}, None, TypeError, "terms.a is 3; expected a loss"),
-        ({"keys": dml.KoLeo()}, None, ValueError, "a term is called 'keys'; expected a different name"),
-        ({"a.b": dml.KoLeo()}, None, ValueError, "a term is called 'a.b'; expected a different name"),
-        ({"pairs": dml.KoLeo()}, {"pair": 1.0}, ValueError, "weights has 'pair'; did you mean 'pairs'?"),
-        ({"a": dml.KoLeo()}, {"a": -1.0}, ValueError, "weights.a is -1.0; expected a finite number of at"),
-        ({"a": dml.KoLeo()}, {"a": "1"}, TypeError, "weights.a is '1'; expected a finite number of at least"),
+        (
+            {"keys": dml.KoLeo()},
+            None,
+            ValueError,
+            "a term is called 'keys'; expected a different name",
+        ),
+        (
+            {"a.b": dml.KoLeo()},
+            None,
+            ValueError,
+            "a term is called 'a.b'; expected a different name",
+        ),
+        (
+            {"pairs": dml.KoLeo()},
+            {"pair": 1.0},
+            ValueError,
+            "weights has 'pair'; did you mean 'pairs'?",
+        ),
+        (
+            {"a": dml.KoLeo()},
+            {"a": -1.0},
+            ValueError,
+            "weights.a is -1.0; expected a finite number of at",
+        ),
+        (
+            {"a": dml.KoLeo()},
+            {"a": "1"},
+            TypeError,
+            "weights.a is '1'; expected a finite number of at least",
+        ),
     ],
 )
 def test_bad_terms_and_weights_raise(terms, weights, error, message) -> None:

@@ -13,7 +13,9 @@ import dml_losses as dml
 # torch warns when forward mode is first used, and about the speed of vmap.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated"),
-    pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet implemented"),
+    pytest.mark.filterwarnings(
+        "ignore:There is a performance drop because we have not yet implemented"
+    ),
 ]
 
 Y = torch.arange(12) % 5
@@ -69,11 +71,15 @@ def test_plain_losses_have_all_derivatives(loss: nn.Module) -> None:
     expected = gradient(loss, x)
     torch.testing.assert_close(grad(lambda x: loss(x, Y))(x), expected)
     _, tangent = jvp(lambda x: loss(x, Y), (x,), (torch.ones_like(x),))
-    torch.testing.assert_close(tangent, expected.sum(), rtol=1e-4, atol=1e-5)  # a sum of 72 float32 numbers
+    torch.testing.assert_close(
+        tangent, expected.sum(), rtol=1e-4, atol=1e-5
+    )  # a sum of 72 float32 numbers
     both = torch.stack([x, 2 * x])
     values = vmap(lambda x: loss(x, Y))(both)
     # float32; products of different shapes are rounded differently.
-    torch.testing.assert_close(values, torch.stack([loss(x, Y), loss(2 * x, Y)]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        values, torch.stack([loss(x, Y), loss(2 * x, Y)]), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("loss", PAIR_LOSSES, ids=repr)

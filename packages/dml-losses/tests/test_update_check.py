@@ -31,7 +31,10 @@ def train(loss: torch.nn.Module, step: Callable[[], object], steps: int = STEPS)
     ("make", "name"),
     [
         (lambda: dml.NormSoftmax(3, 4), r"class_weights of shape \(3, 4\)"),
-        (lambda: dml.SampledClasses(dml.NormSoftmax(3, 4), 0.5), r"class_weights of shape \(3, 4\)"),
+        (
+            lambda: dml.SampledClasses(dml.NormSoftmax(3, 4), 0.5),
+            r"class_weights of shape \(3, 4\)",
+        ),
         (lambda: dml.SoftTriple(3, 4, centers_per_class=2), r"class_weights of shape \(6, 4\)"),
         (lambda: dml.Matryoshka(dml.ArcFace(3, 4), [2, 4]), r"class_weights of shape \(3, 4\)"),
         (lambda: dml.MemVir(dml.NormSoftmax(3, 4), 1, 0), r"class_weights of shape \(3, 4\)"),
@@ -42,7 +45,9 @@ def train(loss: torch.nn.Module, step: Callable[[], object], steps: int = STEPS)
 )
 def test_parameters_that_no_optimizer_has_are_reported_once(make, name) -> None:
     (message,) = train(make(), lambda: None)
-    with pytest.raises(UserWarning, match=f"{name} got 100 gradients and never changed: give the loss's"):
+    with pytest.raises(
+        UserWarning, match=f"{name} got 100 gradients and never changed: give the loss's"
+    ):
         warnings.warn(message, stacklevel=1)
 
 
@@ -66,7 +71,9 @@ def _in_place_past_autograd(parameters: Iterable[torch.nn.Parameter]) -> Callabl
 def test_updated_parameters_are_not_reported(steps: Steps) -> None:
     loss = dml.NormSoftmax(3, 4)
     assert train(loss, steps(loss.parameters())) == []
-    assert not loss.class_weights._post_accumulate_grad_hooks  # the hook should be removed by the check
+    assert (
+        not loss.class_weights._post_accumulate_grad_hooks
+    )  # the hook should be removed by the check
 
 
 def test_neither_frozen_nor_accumulated_gradients_are_reported() -> None:

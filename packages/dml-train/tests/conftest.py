@@ -140,7 +140,9 @@ def run(
 ) -> Callable[..., RunFolder]:
     """Train by the tiny recipe, with some keys changed."""
 
-    def run(where: Path = out, resume: bool = False, force: bool = False, **tables: Any) -> RunFolder:
+    def run(
+        where: Path = out, resume: bool = False, force: bool = False, **tables: Any
+    ) -> RunFolder:
         recipe = parse(tiny_document(**tables), registry)
         return train(recipe, where, resume=resume, force=force, registry=registry, console=quiet)
 

@@ -26,7 +26,10 @@ STEPS = {
     "RandomErasing": {"name": "RandomErasing", "p": 0.9, "value": "random"},
     "GaussianBlur": {"name": "GaussianBlur", "kernel_size": 3},
     "RandomGrayscale": {"name": "RandomGrayscale", "p": 0.5},
-    "RandomApply": {"name": "RandomApply", "transforms": [{"name": "ElasticTransform", "sigma": 2.0}]},
+    "RandomApply": {
+        "name": "RandomApply",
+        "transforms": [{"name": "ElasticTransform", "sigma": 2.0}],
+    },
 }
 
 
@@ -62,7 +65,9 @@ def test_bits_depend_only_on_the_image_and_the_seed(photos, names):
     one, other = split.load(np.array([5, 5]), seeds)
     assert not torch.equal(one, other)
     assert torch.equal(split.load(np.array([1, 5, 2]), np.array([9, 3, 8], np.uint64))[1], one)
-    assert torch.equal(split.load(np.array([5])), split_of(photos).load(np.array([5])))  # evaluation
+    assert torch.equal(
+        split.load(np.array([5])), split_of(photos).load(np.array([5]))
+    )  # evaluation
 
 
 def test_loader_processes_give_the_same_bits(photos):
@@ -82,7 +87,10 @@ def test_the_images_are_those_of_torchvision(photos):
     widely = v2.TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR)
     changed = widely(v2.ColorJitter(brightness=0.4, hue=0.1)(crop))
     means = NORMALISATIONS["imagenet"]
-    expected = changed * torch.tensor(means.scale)[:, None, None] + torch.tensor(means.offset)[:, None, None]
+    expected = (
+        changed * torch.tensor(means.scale)[:, None, None]
+        + torch.tensor(means.offset)[:, None, None]
+    )
     split = split_of(photos, **options, augment=[jitter, STEPS["TrivialAugmentWide"]])
     loaded = split.load(np.array([2]), np.array([seed], np.uint64))[0]
     torch.testing.assert_close(
@@ -107,15 +115,24 @@ def test_the_images_are_those_of_torchvision(photos):
             {"name": "RandomErasing", "q": 1},
             r"augmentation 'RandomErasing': .*unexpected keyword argument 'q'",
         ),
-        ({"name": "ColorJitter", "hue": 3.0}, "augmentation 'ColorJitter': hue values should be between"),
+        (
+            {"name": "ColorJitter", "hue": 3.0},
+            "augmentation 'ColorJitter': hue values should be between",
+        ),
         (
             {"name": "TrivialAugmentWide", "interpolation": "cubic"},
             "'cubic' is not a valid InterpolationMode",
         ),
-        ({"name": "Resize", "size": 8}, r"turns an image of shape \(3, 20, 20\).* expected the same shape"),
+        (
+            {"name": "Resize", "size": 8},
+            r"turns an image of shape \(3, 20, 20\).* expected the same shape",
+        ),
         ({"name": "ConvertImageDtype"}, r"into .*torch\.float32; expected the same shape and type"),
         ("ToPILImage", "into Image, ; expected the same shape"),
-        ({"name": "MixUp", "num_classes": 3}, "the augmentation {'name': 'MixUp', .* failed: ValueError"),
+        (
+            {"name": "MixUp", "num_classes": 3},
+            "the augmentation {'name': 'MixUp', .* failed: ValueError",
+        ),
     ],
 )
 def test_a_wrong_augmentation_is_refused_before_images_are_read(tmp_path, step, message):
@@ -132,7 +149,9 @@ def test_a_wrong_augmentation_is_refused_before_images_are_read(tmp_path, step, 
 
 def test_views_are_different_images_with_one_label_in_adjacent_rows_on_any_rank(photos):
     def load(rank=0, world_size=1):
-        return StepBatches(split, ShuffledSampler(split.labels, 4, seed=1), 7, rank, world_size, views=3)[1]
+        return StepBatches(
+            split, ShuffledSampler(split.labels, 4, seed=1), 7, rank, world_size, views=3
+        )[1]
 
     split = split_of(photos)
     items = batches(split).indices(1)
@@ -152,7 +171,8 @@ def test_views_of_images_that_are_not_augmented_are_refused(photos, registry, qu
     check_recipe(parse(document, registry), registry=registry, console=quiet)
     document["dataset"] |= {"train_crop": "center", "flip": 0.0}
     with pytest.raises(
-        DmlError, match=r"views is 2, but the data set 'image-folder' gives identical views.*augment"
+        DmlError,
+        match=r"views is 2, but the data set 'image-folder' gives identical views.*augment",
     ):
         check_recipe(parse(document, registry), registry=registry, console=quiet)
 
@@ -160,9 +180,13 @@ def test_views_of_images_that_are_not_augmented_are_refused(photos, registry, qu
 @pytest.mark.parametrize("normalize", ["imagenet", "caffe", "none"])
 def test_the_picture_of_an_augmented_image_is_the_input_before_the_normalisation(photos, normalize):
     names = ("ColorJitter", "RandAugment")
-    plain = split_of(photos, *names, normalize="none").load(np.array([3]), np.array([8], np.uint64))[0]
+    plain = split_of(photos, *names, normalize="none").load(
+        np.array([3]), np.array([8], np.uint64)
+    )[0]
     shown = split_of(photos, *names, normalize=normalize).augmented_picture(3, 8)
-    assert torch.equal(torch.from_numpy(shown), (255 * plain).round().to(torch.uint8).permute(1, 2, 0))
+    assert torch.equal(
+        torch.from_numpy(shown), (255 * plain).round().to(torch.uint8).permute(1, 2, 0)
+    )
 
 
 def test_the_picture_of_an_augmented_drawing_is_the_input_as_dark_ink():

@@ -39,7 +39,8 @@ def test_they_are_the_metrics_of_pixels_and_of_the_initial_weights(run, registry
 
 def test_they_change_no_file_of_the_run(run, tmp_path):
     folders = [
-        run(where=tmp_path / str(wanted), evaluation={"baselines": wanted}) for wanted in (True, False)
+        run(where=tmp_path / str(wanted), evaluation={"baselines": wanted})
+        for wanted in (True, False)
     ]
     for name in ("metrics.jsonl", "embeddings.npy", "evaluation.json"):
         one, other = ((folder.path / name).read_bytes() for folder in folders)
@@ -93,7 +94,9 @@ def test_the_command_prints_them_beside_the_metrics(tmp_path, dml, tiny_document
     columns = Baselines.read(RunFolder(tmp_path / "run")).by_name()
     assert printed[0].split() == ["trained", *RAW_PIXELS.split(), *UNTRAINED.split()]
     (line,) = [line for line in printed if line.startswith("Recall@1")]
-    assert line.split()[2:] == [f"{columns[name]['recall@1']:.4f}" for name in (RAW_PIXELS, UNTRAINED)]
+    assert line.split()[2:] == [
+        f"{columns[name]['recall@1']:.4f}" for name in (RAW_PIXELS, UNTRAINED)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,11 @@ def published_layout() -> dict[str, torch.Tensor]:
         "5a": (1056, 352, 192, 320, 160, 224, 128),
         "5b": (1024, 352, 192, 320, 192, 224, 128),
     }
-    convolutions = {"conv1_7x7_s2": (64, 3, 7), "conv2_3x3_reduce": (64, 64, 1), "conv2_3x3": (192, 64, 3)}
+    convolutions = {
+        "conv1_7x7_s2": (64, 3, 7),
+        "conv2_3x3_reduce": (64, 64, 1),
+        "conv2_3x3": (192, 64, 3),
+    }
     for name, (given, one, reduce, three, double_reduce, double, projection) in table.items():
         block = {
             "1x1": (one, given, 1),
@@ -46,14 +50,23 @@ def published_layout() -> dict[str, torch.Tensor]:
             "double_3x3_2": (double, double, 3),
             "pool_proj": (projection, given, 1),
         }
-        convolutions |= {f"inception_{name}_{unit}": sizes for unit, sizes in block.items() if sizes[0]}
+        convolutions |= {
+            f"inception_{name}_{unit}": sizes for unit, sizes in block.items() if sizes[0]
+        }
     random = torch.Generator().manual_seed(1)
     state = {}
     for name, (width, given, size) in convolutions.items():
         deviation = (2.0 / (given * size * size)) ** 0.5
-        state[f"{name}.weight"] = deviation * torch.randn(width, given, size, size, generator=random)
+        state[f"{name}.weight"] = deviation * torch.randn(
+            width, given, size, size, generator=random
+        )
         state[f"{name}.bias"] = 0.1 * torch.randn(width, generator=random)
-        for number, middle in {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}.items():
+        for number, middle in {
+            "weight": 1.0,
+            "bias": 0.0,
+            "running_mean": 0.0,
+            "running_var": 1.0,
+        }.items():
             state[f"{name}_bn.{number}"] = middle + 0.1 * torch.rand(1, width, generator=random)
     state["last_linear.weight"] = torch.randn(1000, 1024, generator=random)
     state["last_linear.bias"] = torch.randn(1000, generator=random)
@@ -65,7 +78,9 @@ def reference(state: dict[str, torch.Tensor], images: torch.Tensor) -> dict[str,
 
     def unit(x, name, stride=1):
         weight = state[f"{name}.weight"]
-        x = functional.conv2d(x, weight, state[f"{name}.bias"], stride=stride, padding=weight.shape[-1] // 2)
+        x = functional.conv2d(
+            x, weight, state[f"{name}.bias"], stride=stride, padding=weight.shape[-1] // 2
+        )
         mean, var, scale, shift = (
             state[f"{name}_bn.{number}"].flatten()[:, None, None]
             for number in ("running_mean", "running_var", "weight", "bias")
@@ -146,7 +161,11 @@ def test_a_missing_misshapen_or_unknown_weight_is_refused(published, tmp_path, n
 
 
 def test_invalid_options_are_refused():
-    with pytest.raises(InvalidOption, match="'inception_5c'; bn-inception has no such level; did you mean"):
+    with pytest.raises(
+        InvalidOption, match="'inception_5c'; bn-inception has no such level; did you mean"
+    ):
         BNInception(3, levels=["inception_5c"])
-    with pytest.raises(InvalidOption, match=r"'bn.pth', but the file doesn't exist.*docs/guide/models.md"):
+    with pytest.raises(
+        InvalidOption, match=r"'bn.pth', but the file doesn't exist.*docs/guide/models.md"
+    ):
         BNInception(3, "bn.pth")

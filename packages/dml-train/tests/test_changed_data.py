@@ -33,7 +33,12 @@ def train_photos(photos, out, quiet):
         document = photo_document(photos)
         document["dataset"] |= dataset
         return train(
-            parse(document, registry), out, resume=True, force=force, registry=registry, console=quiet
+            parse(document, registry),
+            out,
+            resume=True,
+            force=force,
+            registry=registry,
+            console=quiet,
         )
 
     return train_photos
@@ -81,7 +86,9 @@ def move(photos):
 def test_changed_images_are_counted_and_force_resumes(unfinished, photos, train_photos, change):
     expected = change(photos)
     before = unfinished.data.read_bytes()
-    with pytest.raises(DmlError, match="the data set differs from the data set of the run") as refused:
+    with pytest.raises(
+        DmlError, match="the data set differs from the data set of the run"
+    ) as refused:
         train_photos()
     assert f"\n  {expected}\nResume with" in str(refused.value)
     assert refused.value.arguments == ("force",)
@@ -92,7 +99,9 @@ def test_changed_images_are_counted_and_force_resumes(unfinished, photos, train_
     train_photos()  # no error: the run now records the changed data
 
 
-def test_a_cache_a_touched_file_and_a_moved_folder_are_no_change(unfinished, photos, train_photos, tmp_path):
+def test_a_cache_a_touched_file_and_a_moved_folder_are_no_change(
+    unfinished, photos, train_photos, tmp_path
+):
     expected = unfinished.embeddings().read_bytes()
     images(photos, "train", 1)[0].touch()
     assert train_photos(cache=str(tmp_path / "cache")).embeddings().read_bytes() == expected
@@ -134,7 +143,9 @@ def test_a_damaged_fingerprint_is_one_message_and_a_missing_one_is_written(run):
     assert run(resume=True).data.read_bytes() == expected
 
 
-def test_omitted_images_are_listed_when_the_run_starts_and_never_again(photos, train_photos, out, caplog):
+def test_omitted_images_are_listed_when_the_run_starts_and_never_again(
+    photos, train_photos, out, caplog
+):
     images(photos, "train", 1)[0].write_bytes(b"no image")
     registry = make_registry()
     folder = train_photos(on_bad_image="skip")

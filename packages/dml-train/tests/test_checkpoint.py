@@ -30,7 +30,10 @@ from dml_train.training.checkpoint import (
 def save(folder, step):
     shared = torch.full((3,), float(step))
     return write(
-        folder, step, {"a": shared, "b": shared}, {"optimizer": {"state": {0: torch.arange(4)}, "lr": 0.1}}
+        folder,
+        step,
+        {"a": shared, "b": shared},
+        {"optimizer": {"state": {0: torch.arange(4)}, "lr": 0.1}},
     )
 
 
@@ -53,7 +56,9 @@ def test_any_changed_or_missing_byte_is_detected(tmp_path_factory, data, name):
     folder = tmp_path_factory.mktemp("checkpoints")
     path = save(folder, 1).path / name
     content = path.read_bytes()
-    place = data.draw(st.integers(0, len(content) - 3))  # not the manifest's last brace and line end
+    place = data.draw(
+        st.integers(0, len(content) - 3)
+    )  # not the manifest's last brace and line end
     if data.draw(st.booleans()):
         path.write_bytes(content[:place])
     elif name == MANIFEST:
@@ -118,7 +123,9 @@ def test_the_newest_intact_checkpoint_before_corrupt_ones_is_used(tmp_path):
     assert save(tmp_path, 3) == newest_intact(tmp_path)
 
 
-def test_an_unreadable_checkpoint_is_skipped_and_one_without_permission_raises(tmp_path, monkeypatch):
+def test_an_unreadable_checkpoint_is_skipped_and_one_without_permission_raises(
+    tmp_path, monkeypatch
+):
     for step in (1, 2):
         save(tmp_path, step)
     (tmp_path / "step-00000003").write_text("no folder")
@@ -132,13 +139,17 @@ def test_an_unreadable_checkpoint_is_skipped_and_one_without_permission_raises(t
     digest = hashlib.file_digest
     monkeypatch.setattr(hashlib, "file_digest", read)
     assert newest_intact(tmp_path).step == 1
-    assert corrupt(tmp_path) == {tmp_path / "step-00000002": "reading it failed: Input/output error"}
+    assert corrupt(tmp_path) == {
+        tmp_path / "step-00000002": "reading it failed: Input/output error"
+    }
     errors["step-00000002"] = PermissionError(errno.EACCES, "Permission denied")
     with pytest.raises(PermissionError):
         newest_intact(tmp_path)
 
 
-def test_a_write_removes_remains_of_a_killed_one_and_pruning_keeps_the_newest_and_the_protected(tmp_path):
+def test_a_write_removes_remains_of_a_killed_one_and_pruning_keeps_the_newest_and_the_protected(
+    tmp_path,
+):
     save(tmp_path, 1)
     shutil.copytree(tmp_path / "step-00000001", tmp_path / ".step-00000002.partial")
     assert [c.step for c in intact(tmp_path)] == [1]

@@ -58,8 +58,14 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
         (["e.npy", "none.npy"], "none.npy doesn't exist; expected labels (.npy)"),
         (["e.npy", "text.npy"], "can't read text.npy as a .npy file"),
         (["e.npy", "both.npz"], "both.npz is an archive of arrays; expected a .npy file"),
-        (["e.npy", "l.npy", "--gallery", "e.npy"], "gallery and gallery_labels must be given together"),
-        (["e.npy", "l.npy", "--evaluator", "exat"], "unknown evaluator 'exat'; did you mean 'exact'?"),
+        (
+            ["e.npy", "l.npy", "--gallery", "e.npy"],
+            "gallery and gallery_labels must be given together",
+        ),
+        (
+            ["e.npy", "l.npy", "--evaluator", "exat"],
+            "unknown evaluator 'exat'; did you mean 'exact'?",
+        ),
         (["e.npy", "l.npy", "--set", "evaluation.metric=1"], "did you mean 'metrics'?"),
         (
             ["e.npy", "l.npy", "--set", "metrics=[]"],
@@ -77,7 +83,9 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
         (["."], "is not a run's folder: it has no recipe.toml"),
     ],
 )
-def test_errors_of_eval_are_one_message_and_exit_code_2(dml, tmp_path, monkeypatch, arguments, message):
+def test_errors_of_eval_are_one_message_and_exit_code_2(
+    dml, tmp_path, monkeypatch, arguments, message
+):
     monkeypatch.chdir(tmp_path)
     np.save("e.npy", np.eye(4))
     np.save("l.npy", np.array([0, 0, 1, 1]))
@@ -91,12 +99,16 @@ def test_errors_of_eval_are_one_message_and_exit_code_2(dml, tmp_path, monkeypat
 
 
 def test_embed_writes_embeddings_labels_and_codes(dml, folder, tmp_path):
-    printed = dml("embed", folder.path, "--out", tmp_path / "e.npy", "--labels", tmp_path / "l.npy").stdout
+    printed = dml(
+        "embed", folder.path, "--out", tmp_path / "e.npy", "--labels", tmp_path / "l.npy"
+    ).stdout
     assert printed == f"{tmp_path / 'e.npy'}: {len(np.load(folder.labels()))} images\n"
     assert np.array_equal(np.load(tmp_path / "e.npy"), np.load(folder.embeddings()))
     assert np.array_equal(np.load(tmp_path / "l.npy"), np.load(folder.labels()))
     dml("embed", folder.path, "--codes", "--out", tmp_path / "c.npy")
-    assert np.array_equal(np.load(tmp_path / "c.npy"), np.packbits(np.load(tmp_path / "e.npy") > 0, axis=1))
+    assert np.array_equal(
+        np.load(tmp_path / "c.npy"), np.packbits(np.load(tmp_path / "e.npy") > 0, axis=1)
+    )
     dml("embed", folder.path, "--split", "train", "--out", tmp_path / "t.npy")
     assert np.load(tmp_path / "t.npy").shape == (48, 8)
 
@@ -121,7 +133,9 @@ def test_embed_overwrites_nothing_and_reports_a_missing_gallery(dml, folder, tmp
     ],
     ids=lambda arguments: " ".join(arguments[:5]),
 )
-def test_too_many_processes_are_refused_before_a_folder_is_made(dml, tmp_path, monkeypatch, arguments):
+def test_too_many_processes_are_refused_before_a_folder_is_made(
+    dml, tmp_path, monkeypatch, arguments
+):
     monkeypatch.chdir(tmp_path)
     result = dml(*(part.format(10**13) for part in arguments), code=2)
     assert str(10**13) in result.stderr
@@ -153,7 +167,9 @@ def test_plugins_lists_components_by_provider_those_of_a_kind_and_failures(dml, 
 
 
 def test_a_demo_without_the_extras_names_what_to_install_and_writes_nothing(registry, out):
-    with pytest.raises(DmlError, match=r"unknown loss 'norm-softmax'[\s\S]*pip install 'dml-train\[all\]'"):
+    with pytest.raises(
+        DmlError, match=r"unknown loss 'norm-softmax'[\s\S]*pip install 'dml-train\[all\]'"
+    ):
         run_demo(out, registry=registry)
     assert not out.exists()
 
@@ -195,7 +211,10 @@ def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, registry):
     assert dml("hello").stdout == "hello\n"
     assert "hello" in dml("--help").stdout
     registry.plugins.register(Hostile(), distribution="hostile", version="2")
-    assert "hostile 2 adds a command 'train', which dml already defines" in dml("--help", code=2).stderr
+    assert (
+        "hostile 2 adds a command 'train', which dml already defines"
+        in dml("--help", code=2).stderr
+    )
 
 
 @pytest.mark.parametrize(

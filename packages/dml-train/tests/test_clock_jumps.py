@@ -38,7 +38,9 @@ def test_a_run_is_the_same_while_the_clock_jumps(run, tmp_path):
     with jumping_clock():
         hasty = run(tmp_path / "hasty", **tables)
     assert hasty.evaluation.read_bytes() == calm.evaluation.read_bytes()
-    for found, expected in zip(*(sorted(f.checkpoints.rglob("*.*")) for f in (hasty, calm)), strict=True):
+    for found, expected in zip(
+        *(sorted(f.checkpoints.rglob("*.*")) for f in (hasty, calm)), strict=True
+    ):
         assert found.relative_to(hasty.path) == expected.relative_to(calm.path)
         assert found.read_bytes() == expected.read_bytes()
     assert hasty.read_metrics() == calm.read_metrics()

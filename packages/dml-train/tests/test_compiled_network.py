@@ -43,7 +43,9 @@ def _nothing_compiled_before():
 
 @pytest.mark.slow
 @generates_code
-def test_generated_code_matches_the_plain_network_and_resumes_to_the_same_bits(run, registry, tmp_path):
+def test_generated_code_matches_the_plain_network_and_resumes_to_the_same_bits(
+    run, registry, tmp_path
+):
     def run_anew(name, tables, resume=False):
         torch._dynamo.reset()  # forget compiled graphs, as in a new process
         return run(tmp_path / name, resume, **tables, checkpoints={"every": 2})
@@ -59,7 +61,9 @@ def test_generated_code_matches_the_plain_network_and_resumes_to_the_same_bits(r
 
 
 def test_ranks_have_the_code_cache_of_this_process_even_if_their_server_has_another(monkeypatch):
-    in_ranks(1, find_in_environment, "TORCHINDUCTOR_CACHE_DIR", os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    in_ranks(
+        1, find_in_environment, "TORCHINDUCTOR_CACHE_DIR", os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    )
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "another")
     in_ranks(1, find_in_environment, "TORCHINDUCTOR_CACHE_DIR", "another")
 
@@ -71,7 +75,9 @@ def test_two_ranks_with_generated_code_match_one_without(tiny_document, tmp_path
     train_until(one, tmp_path / "one", 99)
     in_ranks(2, train_until, two, tmp_path / "two", 99)
     # Generated code and ranks sum float32 in a different order.
-    assert losses(RunFolder(tmp_path / "two")) == pytest.approx(losses(RunFolder(tmp_path / "one")), rel=1e-5)
+    assert losses(RunFolder(tmp_path / "two")) == pytest.approx(
+        losses(RunFolder(tmp_path / "one")), rel=1e-5
+    )
 
 
 @pytest.mark.slow

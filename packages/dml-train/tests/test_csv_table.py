@@ -31,13 +31,26 @@ def names(classes) -> dict[str, list[str]]:
 
 def test_the_column_split_divides_the_images_and_query_and_gallery_are_separate(root):
     parts = read_csv_table(
-        table(root, "path,label,split", "3.png,b,train", "1.png,a,train", "2.png,b,train", "4.png,c,test")
+        table(
+            root,
+            "path,label,split",
+            "3.png,b,train",
+            "1.png,a,train",
+            "2.png,b,train",
+            "4.png,c,test",
+        )
     )
     assert names(parts.train) == {"a": ["1.png"], "b": ["3.png", "2.png"]}
     assert [*parts.train] == ["a", "b"]  # sorted by name, not by line
     assert names(parts.test) == {"c": ["4.png"]}
     assert parts.gallery is None
-    lines = ["split,path,label", "train,1.png,a", "query,2.png,b", "gallery,3.png,b", "gallery,4.png,c"]
+    lines = [
+        "split,path,label",
+        "train,1.png,a",
+        "query,2.png,b",
+        "gallery,3.png,b",
+        "gallery,4.png,c",
+    ]
     parts = read_csv_table(table(root, *lines))
     assert names(parts.test) == {"b": ["2.png"]}
     assert names(parts.gallery) == {"b": ["3.png"], "c": ["4.png"]}
@@ -85,7 +98,10 @@ def test_the_column_group_names_the_group_of_every_image(root):
     assert dataset.test.class_names == ("b",)
     with pytest.raises(DmlError, match=r"images\.csv, line 3: the column 'group' is empty"):
         read_csv_table(table(root, "path,label,group", "1.png,a,c1", "2.png,b,"))
-    assert read_csv_table(table(root, "path,label,split", "1.png,a,train", "2.png,b,test")).groups is None
+    assert (
+        read_csv_table(table(root, "path,label,split", "1.png,a,train", "2.png,b,test")).groups
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +125,10 @@ def test_the_column_group_names_the_group_of_every_image(root):
             "path,label,split | 1.png,a,train | 2.png,a,test",
             "class 'a' is in the train part .* and in the test",
         ),
-        ("path,label,split | 1.png,a,train | 2.png,b,train", "the test part of .* doesn't contain images"),
+        (
+            "path,label,split | 1.png,a,train | 2.png,b,train",
+            "the test part of .* doesn't contain images",
+        ),
         (
             "path,label,split | 1.png,a,train | 2.png,b,query",
             "contains the splits train, query; expected train and test",

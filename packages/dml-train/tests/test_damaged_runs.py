@@ -32,7 +32,9 @@ WEIGHTS, STATE = "model.safetensors", "state.pt"
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("finished") / "run"
     registry = make_registry()
-    train(parse(make_document(), registry), out, registry=registry, console=Console(file=StringIO()))
+    train(
+        parse(make_document(), registry), out, registry=registry, console=Console(file=StringIO())
+    )
     return out
 
 
@@ -47,7 +49,10 @@ def damaged(finished, tmp_path):
             change(file)
             manifest = json.loads((checkpoint / "manifest.json").read_text())
             content = file.read_bytes()
-            manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            manifest["files"][name] = {
+                "bytes": len(content),
+                "sha256": hashlib.sha256(content).hexdigest(),
+            }
             (checkpoint / "manifest.json").write_text(json.dumps(manifest))
         return run
 
@@ -83,7 +88,10 @@ DAMAGE = {
         WEIGHTS,
         lambda file: safetensors.torch.save_file({"other": torch.zeros(3)}, file),
     ),
-    "a giant header": (WEIGHTS, lambda file: file.write_bytes((2**62).to_bytes(8, "little") + b"{}")),
+    "a giant header": (
+        WEIGHTS,
+        lambda file: file.write_bytes((2**62).to_bytes(8, "little") + b"{}"),
+    ),
     "weights of wrong shapes": (WEIGHTS, of_wrong_shapes),
     "an empty state": (STATE, empty),
     "a foreign state": (STATE, lambda file: torch.save({"epoch": 3}, file)),
@@ -136,7 +144,9 @@ def intact(finished, tmp_path):
 
 
 @pytest.mark.parametrize("is_finished", [True, False], ids=["finished", "unfinished"])
-def test_older_weights_never_replace_damaged_ones_in_silence(dml, intact, registry, tmp_path, is_finished):
+def test_older_weights_never_replace_damaged_ones_in_silence(
+    dml, intact, registry, tmp_path, is_finished
+):
     if not is_finished:
         (intact / "evaluation.json").unlink()
     flip_a_bit(intact / "checkpoints" / "step-00000012" / WEIGHTS)
@@ -157,13 +167,21 @@ def test_older_weights_never_replace_damaged_ones_in_silence(dml, intact, regist
 
 
 def test_a_step_is_evaluated_anew_and_its_weights_do_not_search_other_embeddings(intact, registry):
-    metrics = [evaluate_run(intact, step=step, registry=registry).to_dict() for step in (None, 8, 12)]
-    assert metrics[0] == metrics[2] == {key: read_json(intact / "evaluation.json")[key] for key in metrics[0]}
+    metrics = [
+        evaluate_run(intact, step=step, registry=registry).to_dict() for step in (None, 8, 12)
+    ]
+    assert (
+        metrics[0]
+        == metrics[2]
+        == {key: read_json(intact / "evaluation.json")[key] for key in metrics[0]}
+    )
     # The recall of few images can be the same in both steps, but the embeddings differ.
     of_steps = [embed_split(intact, step=step, registry=registry) for step in (8, 12)]
     assert not np.array_equal(of_steps[0][0], of_steps[1][0])
     assert [TinyEvaluator().evaluate(*of_step).to_dict() for of_step in of_steps] == metrics[1:]
-    with pytest.raises(DmlError, match="embeddings of step 12, but the model has the weights of step 8"):
+    with pytest.raises(
+        DmlError, match="embeddings of step 12, but the model has the weights of step 8"
+    ):
         Gallery.of_run(open_model(intact, registry, step=8), registry)
 
 
@@ -199,20 +217,33 @@ def test_changed_results_are_an_error_whose_command_writes_them_again(
 ):
     change(intact / name)
     expected = f"Write it again: dml train {intact / 'recipe.toml'} --out {intact} --resume"
-    readers = [evaluate_run, write_report] if name in ("labels.npy", "embeddings.npy") else [write_report]
+    readers = (
+        [evaluate_run, write_report] if name in ("labels.npy", "embeddings.npy") else [write_report]
+    )
     for use in readers if name != "per_query.npz" else []:  # test_per_query.py tests this file
         error = message_of(lambda: use(intact, registry=registry))  # noqa: B023
         assert str(intact / name) in error
         assert error.endswith(expected)
     dml("train", intact / "recipe.toml", "--out", intact, "--resume", "--no-report")
-    for file in ("labels.npy", "embeddings.npy", "per_query.npz", "evaluation.json", "manifest.json"):
+    for file in (
+        "labels.npy",
+        "embeddings.npy",
+        "per_query.npz",
+        "evaluation.json",
+        "manifest.json",
+    ):
         assert (intact / file).read_bytes() == (finished / file).read_bytes()
 
 
-def test_changed_lines_or_a_missing_manifest_are_an_error_and_a_run_resumes_without_the_lines(dml, intact):
+def test_changed_lines_or_a_missing_manifest_are_an_error_and_a_run_resumes_without_the_lines(
+    dml, intact
+):
     metrics = intact / "metrics.jsonl"
     change_a_digit(metrics)
-    for command in (("report", intact), ("train", intact / "recipe.toml", "--out", intact, "--resume")):
+    for command in (
+        ("report", intact),
+        ("train", intact / "recipe.toml", "--out", intact, "--resume"),
+    ):
         error = dml(*command, code=2).stderr
         assert "metrics.jsonl has a different SHA-256 than the manifest says" in error
         assert "move it away to continue without its lines" in error
@@ -234,7 +265,9 @@ def test_a_damaged_recipe_of_a_run_is_one_message(intact, registry, content):
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "a\udcffb"], ids=["long", "nul", "not utf-8"])
-def test_a_path_that_no_file_can_have_is_one_message(registry, tiny_document, tmp_path, quiet, name):
+def test_a_path_that_no_file_can_have_is_one_message(
+    registry, tiny_document, tmp_path, quiet, name
+):
     recipe = parse(tiny_document(training={"steps": 1}), registry)
     for use in (
         lambda: open_model(tmp_path / name, registry),

@@ -38,7 +38,12 @@ def small_in_shop(monkeypatch) -> None:
     monkeypatch.setitem(OFFICIAL, "in-shop", reduce("in-shop", counts))
 
 
-ROWS = ["img/a.jpg id_1 train", "img/b.jpg id_1 train", "img/c.jpg id_2 query", "img/d.jpg id_2 gallery"]
+ROWS = [
+    "img/a.jpg id_1 train",
+    "img/b.jpg id_1 train",
+    "img/c.jpg id_2 query",
+    "img/d.jpg id_2 gallery",
+]
 
 
 def write_in_shop_list(folder: Path) -> None:
@@ -99,7 +104,9 @@ def test_check_with_decode_lists_images_that_cannot_be_decoded(tmp_path, small_i
     assert dml("check", "in-shop", "--root", tmp_path).exit_code == 0
     result = dml("check", "in-shop", "--root", tmp_path, "--decode")
     assert result.exit_code == 1
-    expected = "c.jpg: it is empty; repair or remove the file incomplete: 0 of 4 images missing, 1 bad"
+    expected = (
+        "c.jpg: it is empty; repair or remove the file incomplete: 0 of 4 images missing, 1 bad"
+    )
     assert expected in one_line(result)
 
 

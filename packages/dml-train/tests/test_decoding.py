@@ -19,7 +19,9 @@ with_each_reader = pytest.mark.parametrize("read", [read_image, check_complete_i
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+    return Image.fromarray(
+        np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    )
 
 
 def test_a_photograph_is_rotated_upright(tmp_path):
@@ -53,8 +55,12 @@ def test_cmyk_keeps_its_colours_and_sixteen_bits_are_scaled_not_clipped(tmp_path
     red, green, blue = read_image(tmp_path / "a.jpg").getpixel((8, 8))
     assert red > 240
     assert max(green, blue) < 15
-    Image.fromarray(np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=np.uint16)).save(tmp_path / "a.png")
-    np.testing.assert_array_equal(np.asarray(read_image(tmp_path / "a.png"))[:, :, 0], [[0, 100], [200, 255]])
+    Image.fromarray(np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=np.uint16)).save(
+        tmp_path / "a.png"
+    )
+    np.testing.assert_array_equal(
+        np.asarray(read_image(tmp_path / "a.png"))[:, :, 0], [[0, 100], [200, 255]]
+    )
 
 
 def test_transparent_pixels_become_white(tmp_path):
@@ -66,7 +72,9 @@ def test_transparent_pixels_become_white(tmp_path):
     palette.putpixel((1, 0), 1)
     palette.save(tmp_path / "b.png", transparency=0)
     for name in ("a.png", "b.png"):
-        np.testing.assert_array_equal(np.asarray(read_image(tmp_path / name))[0], [[255] * 3, [0] * 3])
+        np.testing.assert_array_equal(
+            np.asarray(read_image(tmp_path / name))[0], [[255] * 3, [0] * 3]
+        )
 
 
 def test_the_first_of_several_frames_is_decoded(tmp_path):
@@ -90,7 +98,11 @@ def test_a_large_photograph_is_decoded_at_a_fraction_of_its_size(tmp_path):
 @with_each_reader
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(b"", "it is empty"), (b"hello", "not an image"), (b"\x89PNG\r\n\x1a\n\x00\x00", "repair or remove")],
+    [
+        (b"", "it is empty"),
+        (b"hello", "not an image"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "repair or remove"),
+    ],
     ids=["empty", "text", "truncated"],
 )
 def test_a_file_that_is_no_image_is_named(tmp_path, read, content, reason):
@@ -141,7 +153,9 @@ def test_an_image_too_huge_to_decode_is_named_and_not_decoded(tmp_path, read):
 
 def test_the_most_pixels_are_an_option_that_counts_after_the_reduction(tmp_path):
     noise(70, 50).resize((1400, 1000)).save(tmp_path / "a.jpg")
-    with pytest.raises(DmlError, match=r"too many pixels \(1,400,000 pixels exceed max_pixels = 1,000,000\)"):
+    with pytest.raises(
+        DmlError, match=r"too many pixels \(1,400,000 pixels exceed max_pixels = 1,000,000\)"
+    ):
         read_image(tmp_path / "a.jpg", max_pixels=1_000_000)
     assert read_image(tmp_path / "a.jpg", min_side=250, max_pixels=1_000_000).size == (350, 250)
 

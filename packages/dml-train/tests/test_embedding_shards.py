@@ -55,16 +55,27 @@ def test_shards_join_to_the_bytes_of_one_process(model, photos, folder, tmp_path
     assert len(joined.machines) == 1
 
 
-def test_the_command_shards_a_folder_and_a_split(dml, photo_run, registry, photos, folder, tmp_path):
+def test_the_command_shards_a_folder_and_a_split(
+    dml, photo_run, registry, photos, folder, tmp_path
+):
     (tmp_path / "whole").mkdir()
     for source, name in (((photos,), "e.npy"), (("--split", "test"), "t.npy")):
         whole = tmp_path / "whole" / name
         dml("embed", photo_run, *source, "--out", whole, "--labels", whole.with_stem("labels"))
         for index in range(3):
-            part = dml("embed", photo_run, *source, "--out", folder / name, "--shard", f"{index}/3").stdout
+            part = dml(
+                "embed", photo_run, *source, "--out", folder / name, "--shard", f"{index}/3"
+            ).stdout
             assert part.startswith(f"{folder / name}".replace(".npy", f".shard-{index}-of-3.npy: "))
         told = dml(
-            "embed", photo_run, *source, "--out", folder / name, "--join", "--labels", folder / "labels.npy"
+            "embed",
+            photo_run,
+            *source,
+            "--out",
+            folder / name,
+            "--join",
+            "--labels",
+            folder / "labels.npy",
         )
         assert told.stdout == f"{folder / name}: {len(np.load(whole))} images\n"
         assert files(folder) == files(whole.parent)
@@ -112,7 +123,10 @@ def test_a_killed_shard_resumes_and_a_finished_one_does_nothing(plan, folder, mo
             r"list of images is '30, SHA-256 00'; expected '30, SHA-256 ",
         ),
         ({"shard": "0/3"}, r"-1-of-3\.npy .* shard is '0/3'; expected '1/3'"),
-        (lambda manifest: manifest.pop("slice"), r"e\.shard-1-of-3\.json is corrupt: 'slice' is missing"),
+        (
+            lambda manifest: manifest.pop("slice"),
+            r"e\.shard-1-of-3\.json is corrupt: 'slice' is missing",
+        ),
         (lambda manifest: manifest.update(slice="0"), r"changed since .*; embed shard 1/3 again"),
     ],
     ids=["weights", "kind", "list", "renamed", "corrupt", "changed"],
@@ -156,7 +170,9 @@ def test_a_damaged_or_lost_shard_is_named_and_embedded_again(plan, folder):
     assert len(join_shards(plan, out).paths) == 30
 
 
-def test_other_images_and_another_run_are_refused(dml, photo_run, registry, photos, plan, folder, tmp_path):
+def test_other_images_and_another_run_are_refused(
+    dml, photo_run, registry, photos, plan, folder, tmp_path
+):
     out = folder / "e.npy"
     embed_shard(plan, out, Shard(0, 1), ThisProcess())
     with pytest.raises(DmlError, match="chunk_size is 4; expected 256"):
@@ -165,7 +181,9 @@ def test_other_images_and_another_run_are_refused(dml, photo_run, registry, phot
     (photos / "class-0" / "0.png").write_bytes(content + b"longer")
     with pytest.raises(DmlError, match=r"changed since .*; embed shard 0/1 again"):
         join_shards(plan, out)
-    assert embed_shard(plan, out, Shard(0, 1), ThisProcess()).reused == 0  # replaces the outdated file
+    assert (
+        embed_shard(plan, out, Shard(0, 1), ThisProcess()).reused == 0
+    )  # replaces the outdated file
     (photos / "class-0" / "0.png").unlink()
     fewer = EmbeddingPlan(plan.model, list_folder(photos), chunk_size=4)
     with pytest.raises(DmlError, match=r"list of images is '30, SHA.*expected '29, SHA"):
@@ -188,19 +206,25 @@ def test_mistakes_in_the_options_are_named(dml, photo_run, photos, folder):
     assert "--address was given without --engine ray" in refused("--address", "127.0.0.1:6379")
     assert "--engine ray was given with --join" in refused("--join", "--engine", "ray")
     assert "--engine ray was given with --workers" in refused("--workers", "2", "--engine", "ray")
-    parquet = dml("embed", photo_run, photos, "--out", folder / "e.parquet", "--shard", "0/2", code=2).stderr
+    parquet = dml(
+        "embed", photo_run, photos, "--out", folder / "e.parquet", "--shard", "0/2", code=2
+    ).stderr
     assert "expected a name that ends in .npy" in parquet
     with pytest.raises(InvalidOption, match="-1/2"):
         Shard(-1, 2)
     assert not list(folder.iterdir())
 
 
-def test_a_folder_without_the_photos_of_training_needs_no_data_set(dml, registry, photos, folder, tmp_path):
+def test_a_folder_without_the_photos_of_training_needs_no_data_set(
+    dml, registry, photos, folder, tmp_path
+):
     data = write_photos(tmp_path / "data")
     run = train_on(data, tmp_path / "run", registry)
     assert photo_document(data)["dataset"]["root"] == str(data)
     shutil.rmtree(data)
     dml("embed", run, photos, "--out", folder / "e.npy", "--shard", "0/1")
     dml("embed", run, photos, "--out", folder / "e.npy", "--join")
-    refused = dml("embed", run, "--split", "test", "--out", folder / "t.npy", "--shard", "0/1", code=2)
+    refused = dml(
+        "embed", run, "--split", "test", "--out", folder / "t.npy", "--shard", "0/1", code=2
+    )
     assert str(data) in refused.stderr

@@ -41,7 +41,9 @@ def read_onnx(path):
 @pytest.mark.parametrize(
     ("form", "name", "read"), [("torch-export", "m.pt2", read_torch), ("onnx", "m.onnx", read_onnx)]
 )
-def test_the_exported_network_gives_the_same_embeddings(dml, photo_run, model, tmp_path, form, name, read):
+def test_the_exported_network_gives_the_same_embeddings(
+    dml, photo_run, model, tmp_path, form, name, read
+):
     if form == "onnx":
         pytest.importorskip("onnxscript")
     out = tmp_path / name
@@ -82,12 +84,16 @@ def test_an_exported_model_embeds_image_files_as_dml_embed_does(dml, photo_run, 
     # The shorter side becomes 18 pixels: the first three images are decoded to 1/4, 1/2 and 1/2 of the size.
     assert "eighth" in steps["decode"]
     assert "72 pixels" in steps["decode"]
-    images = runpy.run_path(str(tmp_path / "prepare.py"))["prepare"](sorted(photos.iterdir()), steps)
+    images = runpy.run_path(str(tmp_path / "prepare.py"))["prepare"](
+        sorted(photos.iterdir()), steps
+    )
     exported, rows = (
         read_torch(tmp_path / "m.pt2")(torch.from_numpy(images)),
         np.load(tmp_path / "photos.npy"),
     )
-    cosines = (exported * rows).sum(1) / np.linalg.norm(exported, axis=1) / np.linalg.norm(rows, axis=1)
+    cosines = (
+        (exported * rows).sum(1) / np.linalg.norm(exported, axis=1) / np.linalg.norm(rows, axis=1)
+    )
     np.testing.assert_allclose(cosines, 1.0, atol=1e-6)
 
 
@@ -99,7 +105,9 @@ def test_a_program_that_prepares_otherwise_is_found(model, tmp_path, monkeypatch
         return right(files, steps | {"options": steps["options"] | {"normalize": "half"}})
 
     training = model.recipe.training.model_copy(update={"precision": precision})
-    model = dataclasses.replace(model, recipe=model.recipe.model_copy(update={"training": training}))
+    model = dataclasses.replace(
+        model, recipe=model.recipe.model_copy(update={"training": training})
+    )
     monkeypatch.setattr(prepare, "prepare", normalised_otherwise)
     message = r"prepare\.py and the exported network give different embeddings of image files"
     with pytest.raises(DmlError, match=message):
@@ -169,7 +177,9 @@ def test_an_untraceable_network_is_one_message(photo_run, registry, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_wrong_arguments_and_missing_packages_are_named(dml, photo_run, model, tmp_path, monkeypatch):
+def test_wrong_arguments_and_missing_packages_are_named(
+    dml, photo_run, model, tmp_path, monkeypatch
+):
     for source, out, message in (
         (photo_run, "m.onnx", "ends in .pt2"),
         (photo_run, "no/m.pt2", "is not a folder"),
@@ -177,9 +187,15 @@ def test_wrong_arguments_and_missing_packages_are_named(dml, photo_run, model, t
     ):
         refused = dml("export", source, "--to", "torch-export", "--out", tmp_path / out, code=2)
         assert message in refused.stderr
-    with pytest.raises(DmlError, match="unknown export format 'tflite'; expected one of: onnx, torch-export"):
+    with pytest.raises(
+        DmlError, match="unknown export format 'tflite'; expected one of: onnx, torch-export"
+    ):
         exporting.export(model, "tflite", tmp_path / "m.tflite")
     exporter = exporting.EXPORTERS["onnx"]
-    monkeypatch.setitem(exporting.EXPORTERS, "onnx", exporter._replace(packages=("onnx_that_nobody_has",)))
-    with pytest.raises(DmlError, match=r"needs onnx_that_nobody_has .* pip install 'dml-train\[onnx\]'"):
+    monkeypatch.setitem(
+        exporting.EXPORTERS, "onnx", exporter._replace(packages=("onnx_that_nobody_has",))
+    )
+    with pytest.raises(
+        DmlError, match=r"needs onnx_that_nobody_has .* pip install 'dml-train\[onnx\]'"
+    ):
         exporting.export(model, "onnx", tmp_path / "m.onnx")

@@ -28,7 +28,9 @@ tables = st.recursive(
     ),
     max_leaves=6,
 )
-documents = st.fixed_dictionaries({}, optional={"name": values, "kind": values, "a": tables, "b": tables})
+documents = st.fixed_dictionaries(
+    {}, optional={"name": values, "kind": values, "a": tables, "b": tables}
+)
 
 
 def entries(document: dict[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
@@ -48,7 +50,8 @@ def reference(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
     def another(path: tuple[str, ...]) -> bool:
         both = before.get(path) is TABLE and after.get(path) is TABLE
         return both and any(
-            (*path, s) in after and after[*path, s] != before.get((*path, s)) for s in ("name", "kind")
+            (*path, s) in after and after[*path, s] != before.get((*path, s))
+            for s in ("name", "kind")
         )
 
     def kept(path: tuple[str, ...]) -> bool:
@@ -80,7 +83,9 @@ def write(tmp_path, tiny_document):
     def write(name, **document):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(tomli_w.dumps(document if "extends" in document else tiny_document(**document)))
+        path.write_text(
+            tomli_w.dumps(document if "extends" in document else tiny_document(**document))
+        )
         return path
 
     return write
@@ -121,7 +126,10 @@ def test_another_component_keeps_no_option_of_the_parents(write, registry):
 
 
 def test_drop_removes_keys_and_tables_of_the_parent(write, registry):
-    schedule = {"loss.scale": {"kind": "linear", "end": 1.0}, "optimizer.lr": {"kind": "cosine", "end": 0.0}}
+    schedule = {
+        "loss.scale": {"kind": "linear", "end": 1.0},
+        "optimizer.lr": {"kind": "cosine", "end": 0.0},
+    }
     write("root.toml", schedule=schedule)
     drop = ["training.steps", 'schedule."loss.scale"']
     path = write("child.toml", extends="root.toml", drop=drop, training={"epochs": 2.0})
@@ -159,7 +167,9 @@ def test_drop_needs_a_parent_and_neither_it_nor_extends_can_be_set(tmp_path, wri
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7])
-def test_chains_of_any_length_are_resolved_and_circles_of_any_length_are_found(write, tmp_path, length):
+def test_chains_of_any_length_are_resolved_and_circles_of_any_length_are_found(
+    write, tmp_path, length
+):
     write("0.toml", training={"seed": 0})
     for n in range(1, length):
         write(f"{n}.toml", extends=f"{n - 1}.toml", training={"seed": n})
@@ -168,7 +178,9 @@ def test_chains_of_any_length_are_resolved_and_circles_of_any_length_are_found(w
     assert resolve(read_chain(top))["training"]["seed"] == length - 1
     for back in range(length):
         write("0.toml", extends=f"../{tmp_path.name}/{back}.toml")  # a different path to the file
-        with pytest.raises(DmlError, match=r"extend each other in a circle: .*→.*0\.toml.*; remove extends"):
+        with pytest.raises(
+            DmlError, match=r"extend each other in a circle: .*→.*0\.toml.*; remove extends"
+        ):
             read_chain(top)
 
 
@@ -181,7 +193,9 @@ def test_a_parents_path_is_relative_to_the_child(write, registry, monkeypatch, t
     assert load_recipe(path.relative_to(tmp_path.parent), [], registry).training.seed == 7
 
 
-def test_a_file_extends_a_bundled_recipe_whatever_the_working_directory_holds(write, tmp_path, monkeypatch):
+def test_a_file_extends_a_bundled_recipe_whatever_the_working_directory_holds(
+    write, tmp_path, monkeypatch
+):
     path = write("mine.toml", extends="glyphs-tiny", training={"steps": 3})
     (tmp_path / "glyphs-tiny").touch()
     monkeypatch.chdir(tmp_path)
@@ -196,5 +210,7 @@ def test_the_command_prints_a_recipe_resolved_below_its_comment(write, registry)
     path.write_text(f"# Mine, of two lines\n# in all.\n{path.read_text()}")
     done = CliRunner().invoke(main, ["recipes", str(path)], obj=registry)
     assert done.exit_code == 0, done.output
-    assert done.output.startswith(leading_comment(read_source(path).text) + "# Resolved; it extends ")
+    assert done.output.startswith(
+        leading_comment(read_source(path).text) + "# Resolved; it extends "
+    )
     assert tomllib.loads(done.output) == load_recipe(path, [], registry).to_dict()

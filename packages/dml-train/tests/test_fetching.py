@@ -28,7 +28,9 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 )
 def test_a_complete_file_gets_its_name(serve, tmp_path, answer, md5):
     assert download(serve(CONTENT, **answer), tmp_path / "new" / "set.zip", md5=md5) == SHA256
-    assert [(f.name, f.read_bytes()) for f in (tmp_path / "new").iterdir()] == [("set.zip", CONTENT)]
+    assert [(f.name, f.read_bytes()) for f in (tmp_path / "new").iterdir()] == [
+        ("set.zip", CONTENT)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,11 @@ def as_tgz(folder: Path, contents: Mapping[str, bytes]) -> Path:
 
 Pack = Callable[[Path, Mapping[str, bytes]], Path]
 every_kind = pytest.mark.parametrize("pack", [as_zip, as_tar, as_tgz])
-CONTENTS = {"birds/im é-/1.jpg": bytes(range(256)) * 40, "birds/images.txt": b"1 1.jpg\n", "note.txt": b""}
+CONTENTS = {
+    "birds/im é-/1.jpg": bytes(range(256)) * 40,
+    "birds/images.txt": b"1 1.jpg\n",
+    "note.txt": b"",
+}
 
 
 def found(folder: Path) -> dict[str, bytes]:

@@ -33,7 +33,9 @@ class Vit(TimmModel):
     """A small vision transformer for the tiny images."""
 
     def __init__(self, in_channels: int, lora_rank: int = 0, pretrained: bool = True) -> None:
-        super().__init__(in_channels, "test_vit", image_size=32, lora_rank=lora_rank, pretrained=pretrained)
+        super().__init__(
+            in_channels, "test_vit", image_size=32, lora_rank=lora_rank, pretrained=pretrained
+        )
 
     def forward(self, images):
         return super().forward(nn.functional.interpolate(images, (32, 32)))
@@ -72,14 +74,18 @@ def test_layers_hold_every_parameter_once_from_the_image_on(make, count):
     layers = layers_of(backbone, "a key")
     assert len(layers) == count
     listed = [id(parameter) for layer in layers for parameter in layer]
-    assert listed == [id(parameter) for parameter in backbone.parameters()]  # modules are made in order
+    assert listed == [
+        id(parameter) for parameter in backbone.parameters()
+    ]  # modules are made in order
 
 
 def test_a_layers_rate_is_a_fixed_part_of_the_next_layers():
     backbone, head, loss = SmallConv(1, [8, 16, 32]), nn.Linear(32, 4), nn.Linear(4, 3, bias=False)
     table = Optimizer(lr=0.1, layer_decay=0.5, lr_multipliers=LrMultipliers(backbone=0.2))
     scales = layer_scales(layers_of(backbone, "a key"), table.layer_decay)
-    optimizer = PartedOptimizer(table, {"backbone": backbone, "head": head, "loss": loss}, (), scales)
+    optimizer = PartedOptimizer(
+        table, {"backbone": backbone, "head": head, "loss": loss}, (), scales
+    )
     rates = {id(p): group["lr"] for group in optimizer.torch.param_groups for p in group["params"]}
     for layer, expected in zip(backbone.parameters_by_layer(), (0.005, 0.01, 0.02), strict=True):
         assert [rates[id(p)] for p in layer] == pytest.approx([expected] * len(layer))
@@ -98,14 +104,24 @@ def test_frozen_layers_keep_weights_and_statistics_whatever_is_set():
     assert (first.training, last.training) == (False, True)
     model(torch.randn(4, 1, 16, 16)).square().sum().backward()
     layers = layers_of(model.backbone, "a key")
-    assert [[p.grad is not None for p in layer] for layer in layers] == [[False] * 3, [False] * 3, [True] * 3]
+    assert [[p.grad is not None for p in layer] for layer in layers] == [
+        [False] * 3,
+        [False] * 3,
+        [True] * 3,
+    ]
     assert first.num_batches_tracked == 0
     assert last.num_batches_tracked == 1
-    assert {id(p) for p in model.frozen_parameters()} == {id(p) for layer in layers[:2] for p in layer}
+    assert {id(p) for p in model.frozen_parameters()} == {
+        id(p) for layer in layers[:2] for p in layer
+    }
 
 
 TABLES = {
-    "last layer": {"backbone": BLOCKS, "training": {"trained_layers": 1}, "optimizer": {"layer_decay": 0.5}},
+    "last layer": {
+        "backbone": BLOCKS,
+        "training": {"trained_layers": 1},
+        "optimizer": {"layer_decay": 0.5},
+    },
     "frozen": {"training": {"trained_layers": 0, "micro_batch": 3, "ema_decay": 0.9}},
     "lora": {"backbone": {"name": "vit", "lora_rank": 2}, "training": {"steps": 4}},
 }
@@ -136,7 +152,9 @@ def test_a_run_only_trains_the_rest_and_resumes(vit_registry, tiny_document, qui
         if parameter.startswith("backbone.") and not last_norm:
             assert torch.equal(after[parameter], before[parameter]), parameter
     assert all(not torch.equal(after[parameter], before[parameter]) for parameter in trained)
-    assert len(one.state()["optimizer"]["state"]) == len(trained) + 1  # 1 for the loss's class weights
+    assert (
+        len(one.state()["optimizer"]["state"]) == len(trained) + 1
+    )  # 1 for the loss's class weights
 
 
 @pytest.mark.parametrize(
@@ -147,7 +165,10 @@ def test_a_run_only_trains_the_rest_and_resumes(vit_registry, tiny_document, qui
             {"optimizer": {"layer_decay": 0.5}},
             "optimizer.layer_decay is given, and the backbone TinyBackbone",
         ),
-        ({"backbone": BLOCKS, "training": {"trained_layers": 3}}, "is 3; expected at most 2, the layers"),
+        (
+            {"backbone": BLOCKS, "training": {"trained_layers": 3}},
+            "is 3; expected at most 2, the layers",
+        ),
     ],
     ids=["no layers", "decay without layers", "too many"],
 )

@@ -57,10 +57,19 @@ def test_codes_and_labels(dml, photo_run, photos, tmp_path):
     assert codes.dtype == np.uint8
     np.testing.assert_array_equal(codes, np.packbits(np.load(tmp_path / "e.npy") > 0, axis=1))
     np.testing.assert_array_equal(np.load(tmp_path / "l.npy"), np.repeat(np.arange(6), 5))
-    assert json.loads((tmp_path / "e.json").read_text())["classes"] == [f"class-{c}" for c in range(6)]
+    assert json.loads((tmp_path / "e.json").read_text())["classes"] == [
+        f"class-{c}" for c in range(6)
+    ]
     (photos / "loose.png").write_bytes((photos / "class-1" / "0.png").read_bytes())
     refused = dml(
-        "embed", photo_run, photos, "--out", tmp_path / "d.npy", "--labels", tmp_path / "m.npy", code=2
+        "embed",
+        photo_run,
+        photos,
+        "--out",
+        tmp_path / "d.npy",
+        "--labels",
+        tmp_path / "m.npy",
+        code=2,
     )
     assert "loose.png is not in any" in refused.stderr
     assert not (tmp_path / "d.npy").exists()
@@ -159,7 +168,13 @@ def test_changed_images_are_embedded_again(embed, photos, tmp_path, loads):
 
 
 def test_a_bad_image_is_an_error_or_skipped(dml, photo_run, photos, tmp_path):
-    for name in ("class-1/1.png", "class-2/0.png", "class-2/1.png", "class-2/2.png", "class-2/3.png"):
+    for name in (
+        "class-1/1.png",
+        "class-2/0.png",
+        "class-2/1.png",
+        "class-2/2.png",
+        "class-2/3.png",
+    ):
         (photos / name).write_bytes(b"")
     (photos / "class-4" / "4.png").write_bytes((photos / "class-4" / "4.png").read_bytes()[:200])
     out = tmp_path / "e.npy"
@@ -169,7 +184,15 @@ def test_a_bad_image_is_an_error_or_skipped(dml, photo_run, photos, tmp_path):
     assert "--on-bad-image skip" in refused.stderr
     assert visible(tmp_path) == [".e.npy.chunks"]
     result = dml(
-        "embed", photo_run, photos, "--out", out, "--on-bad-image", "skip", "--labels", tmp_path / "l.npy"
+        "embed",
+        photo_run,
+        photos,
+        "--out",
+        out,
+        "--on-bad-image",
+        "skip",
+        "--labels",
+        tmp_path / "l.npy",
     )
     assert result.stdout == f"{out}: 24 images, 6 skipped\n"
     about = json.loads((tmp_path / "e.json").read_text())
@@ -215,7 +238,9 @@ def test_a_second_process_cannot_write_the_same_file(dml, photo_run, photos, tmp
 
 def test_nothing_is_overwritten_and_mistakes_are_reported_first(dml, photo_run, photos, tmp_path):
     def refused(folder, *options, out="e.npy"):
-        return dml("embed", photo_run, tmp_path / folder, *options, "--out", tmp_path / out, code=2).stderr
+        return dml(
+            "embed", photo_run, tmp_path / folder, *options, "--out", tmp_path / out, code=2
+        ).stderr
 
     (tmp_path / "mine.json").write_text("mine")
     (tmp_path / "empty").mkdir()
@@ -243,7 +268,9 @@ def test_training_images_are_counted_and_the_unseen_ones_offered(dml, registry, 
     run = train_on(photos, tmp_path / "run", registry)
     (tmp_path / "link").symlink_to(photos)
     out, total = tmp_path / "e.npy", sum(1 for file in photos.rglob("*.png"))
-    trained = len(registry.build("datasets", open_model(run, registry).recipe.dataset, {"seed": 0}).train)
+    trained = len(
+        registry.build("datasets", open_model(run, registry).recipe.dataset, {"seed": 0}).train
+    )
     said = dml("embed", run, tmp_path / "link", "--out", out).stderr
     assert (
         f"{trained} of these {total} images are training images of the run: metrics on them are too high"

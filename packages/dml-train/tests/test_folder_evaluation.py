@@ -32,7 +32,9 @@ def held(tmp_path: Path) -> Path:
 
 def test_other_images_are_measured_as_their_embeddings_are(dml, registry, world, held, tmp_path):
     result = dml("eval", world[1], held, "--out", tmp_path / "held.json")
-    embed_folder(open_model(world[1], registry), held, tmp_path / "e.npy", labels=tmp_path / "l.npy")
+    embed_folder(
+        open_model(world[1], registry), held, tmp_path / "e.npy", labels=tmp_path / "l.npy"
+    )
     expected = evaluate_embeddings(
         np.load(tmp_path / "e.npy"), np.load(tmp_path / "l.npy"), registry=registry
     ).to_dict()
@@ -43,7 +45,10 @@ def test_other_images_are_measured_as_their_embeddings_are(dml, registry, world,
 
 
 def test_training_images_among_them_are_counted(dml, world):
-    assert "15 of these 30 images are training images of the run" in dml("eval", *reversed(world)).stderr
+    assert (
+        "15 of these 30 images are training images of the run"
+        in dml("eval", *reversed(world)).stderr
+    )
 
 
 def test_a_prefix_is_measured_alone(dml, registry, world, held, tmp_path):
@@ -71,7 +76,10 @@ def test_a_broken_image_is_an_error_or_skipped(dml, registry, world, held):
     [
         (shutil.rmtree, "doesn't exist; expected a folder of images"),
         (lambda held: [shutil.rmtree(folder) for folder in held.iterdir()], "contains no images"),
-        (lambda held: shutil.copy(held / "class-1" / "1.png", held / "loose.png"), "loose.png is not in any"),
+        (
+            lambda held: shutil.copy(held / "class-1" / "1.png", held / "loose.png"),
+            "loose.png is not in any",
+        ),
         (
             lambda held: [file.unlink() for file in held.rglob("*.png") if file.name != "1.png"],
             "contains 4 classes of a single image, so that queries can't be matched",
@@ -86,6 +94,9 @@ def test_images_without_classes_are_one_message(dml, world, held, damage, messag
 
 def test_a_run_takes_no_arrays(dml, world, held):
     embeddings = world[1] / "embeddings.npy"
-    assert "is not a folder; expected a folder of images" in dml("eval", world[1], embeddings, code=2).stderr
+    assert (
+        "is not a folder; expected a folder of images"
+        in dml("eval", world[1], embeddings, code=2).stderr
+    )
     expected = "omit --gallery, --gallery-labels, --groups and --gallery-groups"
     assert expected in dml("eval", world[1], held, "--gallery", embeddings, code=2).stderr

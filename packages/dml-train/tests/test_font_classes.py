@@ -79,7 +79,9 @@ def test_classes_are_those_of_the_definition(faces, least, data):
     expected = draw_classes_by_definition(faces, least, counted)
     painted = [PaintedFace(face) for face in faces]
     if len(expected) < 2:
-        with pytest.raises(DmlError, match=f"{len(expected)} classes have {least} different drawings"):
+        with pytest.raises(
+            DmlError, match=f"{len(expected)} classes have {least} different drawings"
+        ):
             draw_classes(painted, lambda _: True, least, counted)
         return
     drawing = draw_classes(painted, lambda _: True, least, counted)

@@ -62,7 +62,10 @@ def call(inputs, monkeypatch):
         elif name == "embed --split":
             name, arguments = "embed", [f"{inputs}/run", "--split", "train", *arrays]
         elif name == "pack":
-            recipe, cache = write_recipe(inputs, name, photo_document(photos)), f"dataset.cache={out}/cache"
+            recipe, cache = (
+                write_recipe(inputs, name, photo_document(photos)),
+                f"dataset.cache={out}/cache",
+            )
             name, arguments = "train", [recipe, "--out", f"{out}/run", "--set", cache, *again]
         elif name == "tune":
             recipe = write_recipe(inputs, name, make_document(**SELECTS, training={"steps": 5}))
@@ -87,9 +90,17 @@ def write_recipe(inputs, name, document):
 
 def fake_paper(inputs):
     """Make a paper; the table has 2 rows."""
-    rows = [{"label": str(scale), "set": [f"loss.scale={scale}"], "published": {}} for scale in (2.0, 4.0)]
+    rows = [
+        {"label": str(scale), "set": [f"loss.scale={scale}"], "published": {}}
+        for scale in (2.0, 4.0)
+    ]
     recipe = write_recipe(inputs, "reproduce", make_document(training={"steps": 2}))
-    table = {"title": "scale", "expected": "more is more", "recipes": {"glyphs": recipe}, "rows": rows}
+    table = {
+        "title": "scale",
+        "expected": "more is more",
+        "recipes": {"glyphs": recipe},
+        "rows": rows,
+    }
     about = {"title": "Fake", "backbone": "big", "selected_on_test": True, "selection": "best of 7"}
     tables = {"table-2": {**table, "metrics": {"sop": ["recall@1"]}}}
     return Paper.model_validate({**about, "tables": tables})
@@ -119,7 +130,9 @@ def check_intact(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_full_disk_at_any_write_is_one_message_and_the_command_resumes(tmp_path, call, name, small_files):
+def test_a_full_disk_at_any_write_is_one_message_and_the_command_resumes(
+    tmp_path, call, name, small_files
+):
     whole, disk = tmp_path / "whole", tmp_path / "disk"
     whole.mkdir()
     assert call(name, whole).exit_code == 0
@@ -133,7 +146,9 @@ def test_a_full_disk_at_any_write_is_one_message_and_the_command_resumes(tmp_pat
         if result.exit_code:
             refused += 1
             assert isinstance(result.exception, SystemExit), (size, result.exception)
-            assert "File too large" in result.output or "can't save the checkpoint" in result.output, size
+            assert (
+                "File too large" in result.output or "can't save the checkpoint" in result.output
+            ), size
             if result.exit_code == 2:
                 message = result.stderr.splitlines()[-1]
                 assert message.startswith("error: "), (size, message)

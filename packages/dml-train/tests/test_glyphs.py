@@ -63,7 +63,9 @@ def test_every_picture_has_centred_ink():
 
 
 def test_drawing_twice_gives_identical_pictures(monkeypatch):
-    monkeypatch.setattr("dml_train.data.glyphs.UNDRAWN", UNDRAWN | {"Lo", "Sm", "So"})  # to save time
+    monkeypatch.setattr(
+        "dml_train.data.glyphs.UNDRAWN", UNDRAWN | {"Lo", "Sm", "So"}
+    )  # to save time
     first, again = (draw_glyphs.__wrapped__(16) for _ in range(2))
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -74,7 +76,11 @@ def test_max_classes_selects_from_all_classes(glyphs, few):
     chosen = [*few.train.class_names, *few.test.class_names]
     assert len(chosen) == len(set(chosen)) == 20
     assert set(chosen) <= everything
-    assert len(few.train) == (few.train.labels >= 0).sum() == len(few.train.load(np.arange(len(few.train))))
+    assert (
+        len(few.train)
+        == (few.train.labels >= 0).sum()
+        == len(few.train.load(np.arange(len(few.train))))
+    )
     with pytest.raises(ValueError, match="max_classes is 1; expected at least 2"):
         Glyphs(max_classes=1)
 
@@ -113,7 +119,10 @@ def test_loading_without_seeds_gives_the_pictures(glyphs):
 def test_the_test_half_is_never_augmented(glyphs):
     indices = np.arange(8)
     torch.testing.assert_close(
-        glyphs.test.load(indices, indices.astype(np.uint64)), glyphs.test.load(indices), rtol=0, atol=0
+        glyphs.test.load(indices, indices.astype(np.uint64)),
+        glyphs.test.load(indices),
+        rtol=0,
+        atol=0,
     )
 
 
@@ -143,9 +152,9 @@ def test_uniforms_are_uniform():
 def jitter_by_the_pixel(jitter: Jitter, image: np.ndarray, seed: int) -> np.ndarray:
     """Augment an image using the definition of `Jitter`, pixel by pixel in float64."""
     seeds = np.array([seed], dtype=np.uint64)
-    rotation, scale, stretch, shear, _, stroke, fade = (2 * draw_uniforms(seeds, 7)[0] - 1) * np.array(
-        astuple(jitter)
-    )
+    rotation, scale, stretch, shear, _, stroke, fade = (
+        2 * draw_uniforms(seeds, 7)[0] - 1
+    ) * np.array(astuple(jitter))
     dx, dy = (2 * draw_uniforms(~seeds, 2)[0] - 1) * jitter.shift
     height, width = image.shape
     angle = math.radians(rotation)
@@ -160,7 +169,12 @@ def jitter_by_the_pixel(jitter: Jitter, image: np.ndarray, seed: int) -> np.ndar
             x, y = column + 0.5 - width / 2, row + 0.5 - height / 2
             turned_x = x * math.cos(angle) - y * math.sin(angle)
             turned_y = x * math.sin(angle) + y * math.cos(angle)
-            from_x = math.exp(-scale - stretch / 2) * (turned_x + shear * turned_y) + dx + width / 2 - 0.5
+            from_x = (
+                math.exp(-scale - stretch / 2) * (turned_x + shear * turned_y)
+                + dx
+                + width / 2
+                - 0.5
+            )
             from_y = math.exp(-scale + stretch / 2) * turned_y + dy + height / 2 - 0.5
             left, top = math.floor(from_x), math.floor(from_y)
             right, below = from_x - left, from_y - top
@@ -186,10 +200,14 @@ def test_the_batched_augmentation_equals_its_definition_by_the_pixel(seed):
         torch.from_numpy(image.astype(np.float32))[None, None], np.array([seed], dtype=np.uint64)
     )
     # Coordinates in float32 change a bilinear weight by about 12 · 2^-24, and a few such errors add up.
-    np.testing.assert_allclose(changed[0, 0].numpy(), jitter_by_the_pixel(jitter, image, seed), atol=2e-5)
+    np.testing.assert_allclose(
+        changed[0, 0].numpy(), jitter_by_the_pixel(jitter, image, seed), atol=2e-5
+    )
 
 
-@pytest.mark.parametrize(("name", "bound"), [("rotation", -1.0), ("stroke", 1.5), ("fade", math.nan)])
+@pytest.mark.parametrize(
+    ("name", "bound"), [("rotation", -1.0), ("stroke", 1.5), ("fade", math.nan)]
+)
 def test_bounds_out_of_range_are_refused(name, bound):
     with pytest.raises(ValueError, match=f"{name} is {bound}; expected"):
         Jitter(**{name: bound})

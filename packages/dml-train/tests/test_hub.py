@@ -30,7 +30,11 @@ def test_the_folder_embeds_as_the_run_does(dml, shared, model, photos, registry,
     opened = open_model(shared, registry)
     files = sorted(photos.rglob("*.png"))
     np.testing.assert_array_equal(opened.embed_images(files), model.embed_images(files))
-    assert (opened.dim, opened.step, opened.input_shape) == (model.dim, model.step, model.input_shape)
+    assert (opened.dim, opened.step, opened.input_shape) == (
+        model.dim,
+        model.step,
+        model.input_shape,
+    )
     dml("embed", shared, photos, "--out", tmp_path / "photos.npy")
     dml("search", shared, files[3], "--index", tmp_path / "photos.npy", "-k", 2)
     said = dml("search", shared, files[3], code=2).output
@@ -40,7 +44,8 @@ def test_the_folder_embeds_as_the_run_does(dml, shared, model, photos, registry,
 def test_the_command_writes_it_and_keeps_an_existing_folder(dml, photo_run, tmp_path):
     out = tmp_path / "hub"
     assert (
-        "differ from dml embed's by at most" in dml("export", photo_run, "--form", "hub", "--out", out).stdout
+        "differ from dml embed's by at most"
+        in dml("export", photo_run, "--form", "hub", "--out", out).stdout
     )
     assert "exists already" in dml("export", photo_run, "--to", "hub", "--out", out, code=2).stderr
     assert [path.name for path in tmp_path.iterdir()] == ["hub"]
@@ -67,11 +72,16 @@ def test_the_card_has_metrics_data_and_recipe_but_no_path_of_this_machine(shared
         assert str(photo_run) not in text
 
 
-def test_a_network_is_opened_by_name_from_the_cache(shared, model, photos, registry, tmp_path, monkeypatch):
+def test_a_network_is_opened_by_name_from_the_cache(
+    shared, model, photos, registry, tmp_path, monkeypatch
+):
     constants = pytest.importorskip("huggingface_hub").constants
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    folder, commit = tmp_path / "models--someone--photos", "0123456789abcdef0123456789abcdef01234567"
+    folder, commit = (
+        tmp_path / "models--someone--photos",
+        "0123456789abcdef0123456789abcdef01234567",
+    )
     (folder / "refs").mkdir(parents=True)
     for name in ("main", "v1"):
         (folder / "refs" / name).write_text(commit)
@@ -115,8 +125,14 @@ def changed(**keys):
         (changed(library_name="timm"), "has library_name 'timm'; expected 'dml-train'"),
         (changed(recipe=None), "has recipe None; expected a dict"),
         (lambda folder: (folder / WEIGHTS).unlink(), "doesn't contain the network's weights"),
-        (lambda folder: (folder / WEIGHTS).write_bytes(b"{}"), "doesn't contain the network's weights"),
-        (changed(input_shape=[1, 16, 16]), "doesn't contain the network's weights: .*size mismatch"),
+        (
+            lambda folder: (folder / WEIGHTS).write_bytes(b"{}"),
+            "doesn't contain the network's weights",
+        ),
+        (
+            changed(input_shape=[1, 16, 16]),
+            "doesn't contain the network's weights: .*size mismatch",
+        ),
     ],
 )
 def test_a_damaged_folder_is_explained(shared, registry, tmp_path, damage, message):

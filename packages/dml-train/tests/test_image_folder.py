@@ -32,7 +32,9 @@ def write(root: Path, *files: str) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Write ten classes of three images, a hidden folder, an empty folder and a text file."""
-    images = [f"class {c}/{place}.png" for c in range(10) for place in ("0", "deeper/1", "deeper/2")]
+    images = [
+        f"class {c}/{place}.png" for c in range(10) for place in ("0", "deeper/1", "deeper/2")
+    ]
     write(tmp_path / "images", *images, ".cache/x.png", "README.txt")
     (tmp_path / "images" / "empty").mkdir()
     return tmp_path / "images"
@@ -72,7 +74,9 @@ def test_folders_train_and_test_are_the_parts(tmp_path, folder):
 
 def parts(root: Path, **classes: str) -> Path:
     """Make folders of classes with a single image: ``parts(root, train="ab", query="c")``."""
-    return write(root, *(f"{part}/{name}/1.png" for part, names in classes.items() for name in names))
+    return write(
+        root, *(f"{part}/{name}/1.png" for part, names in classes.items() for name in names)
+    )
 
 
 def test_queries_are_searched_in_the_gallery_folder(tmp_path):
@@ -123,7 +127,9 @@ def test_a_folder_without_two_separate_sets_of_classes_is_refused(tmp_path, file
 def test_a_missing_folder_and_a_folder_above_the_class_folders_are_answered_with_the_setting(
     tmp_path, folder
 ):
-    with pytest.raises(DmlError, match=r"nowhere doesn't exist; expected ROOT/CLASS/IMAGE: set dataset.root"):
+    with pytest.raises(
+        DmlError, match=r"nowhere doesn't exist; expected ROOT/CLASS/IMAGE: set dataset.root"
+    ):
         small(tmp_path / "nowhere")
     with pytest.raises(DmlError, match=f"contains class folders: --set dataset.root={folder}$"):
         small(tmp_path)
@@ -131,7 +137,9 @@ def test_a_missing_folder_and_a_folder_above_the_class_folders_are_answered_with
 
 def test_a_file_that_is_no_image_is_named_before_training(folder):
     (folder / "class 3" / "bad.png").write_bytes(b"hello")
-    with pytest.raises(DmlError, match=r"can't read the image .*class 3/bad\.png: .*repair or remove"):
+    with pytest.raises(
+        DmlError, match=r"can't read the image .*class 3/bad\.png: .*repair or remove"
+    ):
         small(folder)
 
 
@@ -148,5 +156,7 @@ def test_a_folder_that_cannot_be_read_is_no_empty_one(folder, monkeypatch, find)
 
     # Don't change the folder's mode instead, since root may read any folder.
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(DmlError, match=f"can't read the folder {re.escape(str(closed))}: Permission denied"):
+    with pytest.raises(
+        DmlError, match=f"can't read the folder {re.escape(str(closed))}: Permission denied"
+    ):
         find(folder)

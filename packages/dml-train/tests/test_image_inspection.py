@@ -85,7 +85,8 @@ def test_identical_pixels_are_found_within_and_across_classes(dml, photos):
     output = dml("data", "check", photos, code=1).output
     assert "identical pixels: 1 group, 1 across classes" in output
     assert (
-        f"  {Path('class 0/0.png')} = {Path('class 0/again.bmp')} = {Path('class 5/again.png')}\n" in output
+        f"  {Path('class 0/0.png')} = {Path('class 0/again.bmp')} = {Path('class 5/again.png')}\n"
+        in output
     )
 
 
@@ -133,14 +134,18 @@ def test_without_the_extra_the_rest_is_checked_and_the_package_named(dml, photos
 def test_all_findings_are_written_to_a_table(dml, photos, tmp_path):
     for number in range(15):
         shift = 2 * number
-        Image.open(photos / "class 0" / "0.png").save(photos / f"class {shift % 8}" / f"copy {number}.bmp")
+        Image.open(photos / "class 0" / "0.png").save(
+            photos / f"class {shift % 8}" / f"copy {number}.bmp"
+        )
     (photos / "class 1" / "broken, or not.png").write_bytes(b"x")
     if os.name == "posix":
         (photos / "class 1" / "0.png").rename(photos / "class 1" / os.fsdecode(b"caf\xe9.png"))
         (photos / "class 1" / os.fsdecode(b"caf\xe9 2.png")).write_bytes(b"y")
     output = dml("data", "check", photos, "--out", tmp_path / "found.csv", code=1).output
     assert "identical pixels: 1 group" in output
-    with (tmp_path / "found.csv").open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+    with (tmp_path / "found.csv").open(
+        encoding="utf-8", errors="surrogateescape", newline=""
+    ) as file:
         rows = [*csv.DictReader(file)]
     assert [row["finding"] for row in rows].count("duplicate") == 15
     broken = {row["image"]: row["class"] for row in rows if row["finding"] == "broken"}
@@ -150,7 +155,9 @@ def test_all_findings_are_written_to_a_table(dml, photos, tmp_path):
 
 
 def test_a_table_or_folders_of_parts_are_checked_by_their_own_split(dml, photos, tmp_path):
-    lines = [f"class {c}/{i}.png,c{c},{'train' if c < 5 else 'test'}" for c in range(8) for i in range(4)]
+    lines = [
+        f"class {c}/{i}.png,c{c},{'train' if c < 5 else 'test'}" for c in range(8) for i in range(4)
+    ]
     (photos / "mine.csv").write_text("\n".join(["path,label,split", *lines]), encoding="utf-8")
     expected = "split: 5 classes (20 images) train, 3 classes (12 images) are measured\n"
     assert expected in dml("data", "check", photos / "mine.csv").output
@@ -164,12 +171,16 @@ def test_a_table_or_folders_of_parts_are_checked_by_their_own_split(dml, photos,
     assert "split: 6 classes (24 images) train, 2 classes (8 images) are measured\n" in output
 
 
-def test_the_suggested_command_is_one_that_checks_the_same_images(dml, photos, monkeypatch, tmp_path):
+def test_the_suggested_command_is_one_that_checks_the_same_images(
+    dml, photos, monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     (photos / "class 7" / "broken.png").write_bytes(b"x")
     photos = photos.rename(photos.with_name("my 'own' photos"))
     (command,) = (
-        line for line in dml("data", "check", photos, code=1).output.splitlines() if line.startswith("dml ")
+        line
+        for line in dml("data", "check", photos, code=1).output.splitlines()
+        if line.startswith("dml ")
     )
     words = shlex.split(command)[1:]
     words[words.index("--out") :] = ["--check"]  # a batch has as many images as the training split

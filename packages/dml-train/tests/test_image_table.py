@@ -72,14 +72,18 @@ def save_to_disk(folder: Path, columns: dict) -> None:
     names = sorted(set(columns["label"]))
     labels = [names.index(label) for label in columns["label"]]
     about = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
-    schema = pa.table(columns | {"label": labels}).schema.with_metadata({"huggingface": json.dumps(about)})
+    schema = pa.table(columns | {"label": labels}).schema.with_metadata(
+        {"huggingface": json.dumps(about)}
+    )
     content = pa.table(columns | {"label": labels}, schema=schema)
     folder.mkdir(parents=True)
     parts = [f"data-0000{i}-of-00002.arrow" for i in range(2)]
     for i, part in enumerate((*parts, "cache-stale.arrow")):
         with pa.ipc.new_stream(folder / part, schema) as out:
             out.write_table(content.slice(i * 11, 11), max_chunksize=4)
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": part} for part in parts]}))
+    (folder / "state.json").write_text(
+        json.dumps({"_data_files": [{"filename": part} for part in parts]})
+    )
 
 
 def load(split, seeds: bool) -> torch.Tensor:
@@ -97,7 +101,9 @@ def test_a_table_gives_the_batches_of_a_folder(photos, files, tmp_path, suffix, 
         assert split.class_names == expected.class_names
         assert np.array_equal(split.labels, expected.labels)
         for seeds in (False, True):
-            assert torch.equal(load(pickle.loads(pickle.dumps(split)), seeds), load(expected, seeds))
+            assert torch.equal(
+                load(pickle.loads(pickle.dumps(split)), seeds), load(expected, seeds)
+            )
         assert isinstance(split, FileBackedSplit) == (kind == "path")
 
 
@@ -114,7 +120,9 @@ def test_any_order_of_rows_and_any_groups_of_rows_give_the_cells(tmp_path_factor
             assert stored.TableRow(path, row, "image").read() == cells[row]
 
 
-def test_only_the_row_groups_of_a_batch_are_read_and_each_is_read_once(files, tmp_path, monkeypatch):
+def test_only_the_row_groups_of_a_batch_are_read_and_each_is_read_once(
+    files, tmp_path, monkeypatch
+):
     path = write(tmp_path / "t.parquet", columns_of(files))
     read = []
     whole = stored.TableFile.read_cells
@@ -136,7 +144,10 @@ def test_a_folder_that_datasets_saved_has_its_class_names_and_splits(files, tmp_
     save_to_disk(tmp_path / "two" / "train", columns_of(by_name[:10]))
     save_to_disk(tmp_path / "two" / "test", columns_of(by_name[10:]))
     parts = read_image_table(str(tmp_path / "two"))
-    assert (sorted(parts.train), sorted(parts.test)) == (["class-0", "class-1"], ["class-2", "class-3"])
+    assert (sorted(parts.train), sorted(parts.test)) == (
+        ["class-0", "class-1"],
+        ["class-2", "class-3"],
+    )
     assert parts.train["class-1"][2].read() == by_name[7].read_bytes()
     parts = read_image_table(str(tmp_path / "two"), split="", train_fraction=0.75)
     assert (len(parts.train), len(parts.test)) == (3, 1)
@@ -147,7 +158,10 @@ def test_files_are_splits_by_name_and_the_column_split_comes_first(files, tmp_pa
     write(tmp_path / "data" / "train-00000-of-00001.parquet", columns_of(by_name[:10]))
     write(tmp_path / "data" / "test-00000-of-00001.parquet", columns_of(by_name[10:]))
     parts = read_image_table(str(tmp_path))
-    assert (sorted(parts.train), sorted(parts.test)) == (["class-0", "class-1"], ["class-2", "class-3"])
+    assert (sorted(parts.train), sorted(parts.test)) == (
+        ["class-0", "class-1"],
+        ["class-2", "class-3"],
+    )
     write(tmp_path / "data" / "validation-0.parquet", columns_of(by_name[:1]))
     with pytest.raises(
         DmlError, match=r"validation-0\.parquet, row 0: split is 'validation'; expected one of"
@@ -288,7 +302,9 @@ def members_of(files: list[Path], kind: str = "cls") -> list[tuple[str, bytes]]:
         label = file.parent.name
         about = {"species": label, "group": i % 2, "box": [0, 0, 9 + i, 9], "width": 24}
         found += [(f"a.b/{i:03}.png", file.read_bytes()), (f"a.b/{i:03}.note.txt", b"-")]
-        found.append((f"a.b/{i:03}.{kind}", label.encode() if kind == "cls" else json.dumps(about).encode()))
+        found.append(
+            (f"a.b/{i:03}.{kind}", label.encode() if kind == "cls" else json.dumps(about).encode())
+        )
     return found
 
 
@@ -303,7 +319,9 @@ def test_archives_give_the_batches_of_a_folder(photos, files, tmp_path, monkeypa
     for split, expected in ((read.train, folder.train), (read.test, folder.test)):
         assert split.class_names == expected.class_names
         for seeds in (False, True):
-            assert torch.equal(load(pickle.loads(pickle.dumps(split)), seeds), load(expected, seeds))
+            assert torch.equal(
+                load(pickle.loads(pickle.dumps(split)), seeds), load(expected, seeds)
+            )
     found = inspect_images(tmp_path)
     assert (found.options["name"], len(found.sizes), found.bad) == ("table", 20, {})
     skipped = table(str(tmp_path), on_bad_image="skip", cache=str(tmp_path / "cache"), **OPTIONS)
@@ -315,7 +333,10 @@ def test_values_of_samples_are_columns_and_archives_are_splits(files, tmp_path):
     write_tar(tmp_path / "train-0.tar", members_of(files[:10], "json"))
     write_tar(tmp_path / "test-0.tar", members_of(files[10:], "json"))
     read = table(str(tmp_path), label="species", **OPTIONS)
-    assert (read.train.class_names, read.test.class_names) == (("class-0", "class-1"), ("class-2", "class-3"))
+    assert (read.train.class_names, read.test.class_names) == (
+        ("class-0", "class-1"),
+        ("class-2", "class-3"),
+    )
     assert read.test.groups.tolist() == ["0", "1"] * 5
     assert read.train.images[3].box == (0, 0, 12, 9)
 
@@ -352,7 +373,8 @@ def test_an_archive_cut_anywhere_is_refused(files, tmp_path):
     for length in [*range(0, len(whole.rstrip(b"\0")), 512), 700, 512 * 3 + 5]:
         path.write_bytes(whole[:length])
         with pytest.raises(
-            DmlError, match=r"can't read the archive .*t\.tar: .* expected a complete, uncompressed tar"
+            DmlError,
+            match=r"can't read the archive .*t\.tar: .* expected a complete, uncompressed tar",
         ):
             read_image_table(str(path))
 
@@ -364,7 +386,9 @@ def test_a_compressed_archive_and_mixed_types_of_files_are_refused(files, tmp_pa
             read_image_table(str(source))
     write(tmp_path / "t.parquet", columns_of(files[:1]))
     write_tar(tmp_path / "t.tar", [])
-    with pytest.raises(DmlError, match=r"contains \.parquet and \.tar files; expected .* files of one type"):
+    with pytest.raises(
+        DmlError, match=r"contains \.parquet and \.tar files; expected .* files of one type"
+    ):
         read_image_table(str(tmp_path))
 
 
@@ -379,15 +403,23 @@ def datasets(tmp_path, monkeypatch):
     return pytest.importorskip("datasets", reason="writes files, and loads 'hf:' sources")
 
 
-def test_what_datasets_saves_and_loads_gives_the_batches_of_a_folder(datasets, photos, files, tmp_path):
+def test_what_datasets_saves_and_loads_gives_the_batches_of_a_folder(
+    datasets, photos, files, tmp_path
+):
     """The folder of `save_to_disk` contains a DatasetDict; the local builder reads Parquet, and caches Arrow files."""
     folder = image_folder(str(photos), **OPTIONS)
     features = datasets.Features(
-        {"image": datasets.Image(), "label": datasets.ClassLabel(names=[f"class-{c}" for c in range(4)])}
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(names=[f"class-{c}" for c in range(4)]),
+        }
     )
     splits = datasets.DatasetDict()
     for split, part in (("train", folder.train), ("test", folder.test)):
-        rows = {"image": [*map(str, part.files)], "label": [file.parent.name for file in part.files]}
+        rows = {
+            "image": [*map(str, part.files)],
+            "label": [file.parent.name for file in part.files],
+        }
         splits[split] = datasets.Dataset.from_dict(rows, features=features)
         splits[split].to_parquet(tmp_path / "parquet" / f"{split}-00000-of-00001.parquet")
     splits.save_to_disk(tmp_path / "saved", num_shards={"train": 2, "test": 1})

@@ -24,7 +24,12 @@ from dml_train.training.run import train
 
 # Use a rate of 0 to keep all weights, so that the end of a run shows the initial weights.
 STILL = {"training": {"steps": 1}, "optimizer": {"lr": 0.0}}
-TWO_LEVELS = {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels": ["block1", "block2"]}
+TWO_LEVELS = {
+    "name": "small-conv",
+    "widths": [8, 16],
+    "norm": "group",
+    "levels": ["block1", "block2"],
+}
 
 
 @pytest.fixture
@@ -75,7 +80,9 @@ def test_ranks_draw_their_class_weights_by_classes_as_one_does(monkeypatch, rank
         for module in ("dml_losses.class_weights", "dml_losses.ranks.sharded_classes"):
             monkeypatch.setattr(f"{module}.rank_and_world_size", lambda rank=rank: (rank, ranks))
         sharded = [ShardedClasses(NormSoftmax(7, dim)) for dim in (5, 9)]
-        draw_by_classes(SimpleNamespace(recipe=recipe, loss=LevelledLoss(sharded, [5, 9], [1.0, 1.0])))
+        draw_by_classes(
+            SimpleNamespace(recipe=recipe, loss=LevelledLoss(sharded, [5, 9], [1.0, 1.0]))
+        )
         for level, own in zip(whole.levels, sharded, strict=True):
             (rows,) = own.sharded_parameters().values()
             drawn = own.loss.class_weights
@@ -83,14 +90,18 @@ def test_ranks_draw_their_class_weights_by_classes_as_one_does(monkeypatch, rank
 
 
 def test_adapting_updates_the_statistics_of_batch_norms_and_no_weight(run):
-    before, weights, _ = run(initialisation={"adapt_batch_norm": 2.0}, training={"steps": 1, "seed": 3})
+    before, weights, _ = run(
+        initialisation={"adapt_batch_norm": 2.0}, training={"steps": 1, "seed": 3}
+    )
     model, statistics = before.model.train(), ("running_mean", "running_var", "num_batches_tracked")
     batches = StepBatches(before.train, before.sampler, seed=3)
     with torch.no_grad():
         for step in [*range(2 * len(before.sampler)), 0]:  # the only step of training comes last
             model(batches[step].images)
     for name, tensor in model.state_dict().items():
-        tolerance = 1e-6 if name.endswith(statistics) else 0  # AdamW with a rate of 0 keeps the weights' bits
+        tolerance = (
+            1e-6 if name.endswith(statistics) else 0
+        )  # AdamW with a rate of 0 keeps the weights' bits
         torch.testing.assert_close(weights[name], tensor, rtol=tolerance, atol=tolerance)
     assert weights["backbone.layers.1.num_batches_tracked"] == 2 * len(before.sampler) + 1
 

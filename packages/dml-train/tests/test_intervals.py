@@ -30,5 +30,7 @@ def test_the_spread_of_settings_is_pooled_about_each_settings_mean():
 
 
 def test_a_share_of_queries_has_the_binomial_interval():
-    assert share_interval(0.5, 10_000).half_width == pytest.approx(1.96 * 0.005, rel=1e-4)  # 1.96 is rounded
+    assert share_interval(0.5, 10_000).half_width == pytest.approx(
+        1.96 * 0.005, rel=1e-4
+    )  # 1.96 is rounded
     assert share_interval(1.0, 10).half_width == 0.0

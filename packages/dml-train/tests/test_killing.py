@@ -68,7 +68,11 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one(start, tmp_path):
     metrics = RunFolder(tmp_path / "cut").metrics
     before = metrics.stat().st_mtime_ns
     deadline = time.monotonic() + PATIENCE
-    while metrics.stat().st_mtime_ns == before and process.poll() is None and time.monotonic() < deadline:
+    while (
+        metrics.stat().st_mtime_ns == before
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.001)
     process.kill()
     process.communicate()
@@ -77,7 +81,9 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one(start, tmp_path):
     check_same_bits(RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_run_stopped_by_a_signal_saves_first_and_reports_its_step(start, tmp_path, number):
     process = start("run", training={"steps": 10**6}, checkpoints={"every": 0})
     metrics = RunFolder(tmp_path / "run").metrics
@@ -98,7 +104,9 @@ TABLES = {
 
 
 @pytest.mark.slow
-def test_two_ranks_match_one_process_after_a_death_and_when_one_process_resumes_them(start, tmp_path):
+def test_two_ranks_match_one_process_after_a_death_and_when_one_process_resumes_them(
+    start, tmp_path
+):
     one = start("one", **TABLES)
     # A single restart was enough on a machine with ten times more work than cores; the second is a reserve.
     finish(start("two", "--die-at", "22", ranks=2, restarts=2, **TABLES))
@@ -117,8 +125,12 @@ def test_two_ranks_match_one_process_after_a_death_and_when_one_process_resumes_
     for name in ("two", "alone"):
         # Ranks sum in a different order, and errors grow over 40 steps.
         assert losses(RunFolder(tmp_path / name)) == pytest.approx(expected, rel=1e-5)
-        embeddings = (np.load(RunFolder(tmp_path / folder).embeddings()) for folder in ("one", name))
-        np.testing.assert_allclose(*embeddings, rtol=1e-3, atol=1e-4)  # errors pass through the network
+        embeddings = (
+            np.load(RunFolder(tmp_path / folder).embeddings()) for folder in ("one", name)
+        )
+        np.testing.assert_allclose(
+            *embeddings, rtol=1e-3, atol=1e-4
+        )  # errors pass through the network
 
 
 @pytest.mark.slow
@@ -134,12 +146,16 @@ def contents(out):
     newest = checkpoint.newest_intact(folder.checkpoints).path
     assert not list(out.rglob(".*"))
     files = [path for path in out.rglob("*") if path.is_file()]
-    kept = [path for path in files if path.parent == newest or folder.checkpoints not in path.parents]
+    kept = [
+        path for path in files if path.parent == newest or folder.checkpoints not in path.parents
+    ]
     return {str(path.relative_to(out)): path.read_bytes() for path in kept}
 
 
 @pytest.mark.slow
-def test_a_run_disturbed_at_random_moments_ends_with_the_bytes_of_an_undisturbed_one(start, tmp_path):
+def test_a_run_disturbed_at_random_moments_ends_with_the_bytes_of_an_undisturbed_one(
+    start, tmp_path
+):
     """Set ``DML_KILLS=200`` to disturb more attempts. Processes and partial files must not be left."""
     tables = {
         "training": {"steps": 100, "workers": 2, "ema_decay": 0.9},

@@ -52,7 +52,9 @@ def launch(start, tmp_path):
             wait_until(lambda: all((tmp_path / rank).exists() for rank in "01"))
             os.kill(process.pid, number)
         process.join(PATIENCE)
-        errors = (tmp_path / "errors").read_text().replace("Terminated\n", "")  # about the shell's `sleep`
+        errors = (
+            (tmp_path / "errors").read_text().replace("Terminated\n", "")
+        )  # about the shell's `sleep`
         return process.exitcode, errors
 
     return launch
@@ -83,7 +85,9 @@ def test_the_rank_that_died_is_named_and_the_others_are_stopped(launch, tmp_path
     script += "trap \"touch '{tmp}/stopped'; exit 1\" TERM\ntouch '{tmp}/ready'\n" + WAITING
     code, errors = launch(script)
     assert code == 2
-    assert errors.startswith("rank 1 of 2 was killed by SIGKILL, and the others were stopped; resume from")
+    assert errors.startswith(
+        "rank 1 of 2 was killed by SIGKILL, and the others were stopped; resume from"
+    )
     assert (tmp_path / "stopped").exists()
 
 
@@ -134,7 +138,9 @@ def test_ranks_launched_under_nohup_survive_a_closed_terminal(launch):
         (False, True, False, "survived"),
     ],
 )
-def test_only_a_rank_of_an_agent_ends_with_its_parent(start, tmp_path, elastic, leads, suspended, end):
+def test_only_a_rank_of_an_agent_ends_with_its_parent(
+    start, tmp_path, elastic, leads, suspended, end
+):
     process = start(launching.fork_orphan, elastic, leads, suspended)
     process.join(PATIENCE)
     wait_until((tmp_path / "end").exists)
@@ -143,9 +149,13 @@ def test_only_a_rank_of_an_agent_ends_with_its_parent(start, tmp_path, elastic, 
 
 @pytest.mark.slow
 @on_linux
-def test_ranks_whose_launcher_is_killed_save_and_end_even_if_suspended(start, tiny_document, tmp_path):
+def test_ranks_whose_launcher_is_killed_save_and_end_even_if_suspended(
+    start, tiny_document, tmp_path
+):
     document = tiny_document(
-        training={"steps": 10**6, "workers": 1, "timeout": 60}, checkpoints={"every": 0}, logging={"every": 1}
+        training={"steps": 10**6, "workers": 1, "timeout": 60},
+        checkpoints={"every": 0},
+        logging={"every": 1},
     )
     (tmp_path / "run.json").write_text(json.dumps(document))
     run = RunFolder(tmp_path / "run")

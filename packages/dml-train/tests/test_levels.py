@@ -19,7 +19,12 @@ from dml_train.training.build import build
 from dml_train.training.run import read_recipe, train
 
 TABLES = {
-    "backbone": {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels": ["block1", "block2"]},
+    "backbone": {
+        "name": "small-conv",
+        "widths": [8, 16],
+        "norm": "group",
+        "levels": ["block1", "block2"],
+    },
     "loss": {"noise": 0.0},
 }
 
@@ -72,7 +77,9 @@ def test_one_value_applies_to_all_levels_and_a_list_to_each(levelled, registry):
     assert type(each.model.head.levels[1].pool).__name__ == "GeM"
 
 
-def test_a_schedule_of_the_loss_moves_the_loss_of_each_level_or_of_the_named_one(levelled, registry):
+def test_a_schedule_of_the_loss_moves_the_loss_of_each_level_or_of_the_named_one(
+    levelled, registry
+):
     line = {"kind": "linear", "start": 4.0, "end": 8.0, "length": 10}
     experiment = build(levelled(schedule={"loss.scale": line}), registry)
     assert experiment.schedules.apply(5) == {"loss.levels.0.scale": 6.0, "loss.levels.1.scale": 6.0}
@@ -88,7 +95,10 @@ def test_a_schedule_of_the_loss_moves_the_loss_of_each_level_or_of_the_named_one
 @pytest.mark.parametrize(
     ("embedding", "message"),
     [
-        ({"dim": [4, 4, 4]}, r"embedding.dim is \[4, 4, 4\]; expected one value for all, or a list of 2"),
+        (
+            {"dim": [4, 4, 4]},
+            r"embedding.dim is \[4, 4, 4\]; expected one value for all, or a list of 2",
+        ),
         (
             {"pooling": ["max"]},
             r"embedding.pooling is \['max'\]; .* a list of 2: the backbone has 2 levels",
@@ -104,7 +114,9 @@ def test_a_list_of_another_length_is_refused(levelled, registry, embedding, mess
 
 def test_some_levels_are_a_part_of_the_embedding_of_all(levelled, registry, tmp_path, quiet):
     """All levels must be trained, so that both runs will have the same weights."""
-    whole = train(levelled(embedding={"dim": [6, 4]}), tmp_path / "whole", registry=registry, console=quiet)
+    whole = train(
+        levelled(embedding={"dim": [6, 4]}), tmp_path / "whole", registry=registry, console=quiet
+    )
     some = {"dim": [6, 4], "levels": ["block2"]}
     second = train(levelled(embedding=some), tmp_path / "second", registry=registry, console=quiet)
     complete = Embedded.read(whole)

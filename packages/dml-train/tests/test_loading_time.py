@@ -49,7 +49,10 @@ def test_slow_loading_is_said_once_with_the_cache_and_the_workers(tmp_path, regi
     slow(FileSplit, "load", 0.1)
     text = said(tmp_path, registry)
     assert text.count("loading images takes") == 1
-    assert "longer than the steps; decode each image once (--set dataset.cache=FOLDER), or load in" in text
+    assert (
+        "longer than the steps; decode each image once (--set dataset.cache=FOLDER), or load in"
+        in text
+    )
     assert "(training.workers is 0, and the machine has" in text
 
 

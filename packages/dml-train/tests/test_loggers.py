@@ -90,7 +90,9 @@ def test_tensorboard_reports_a_full_disk_and_closing_is_silent(tmp_path, monkeyp
         patch.setattr(SummaryWriter, "close", full)
         with pytest.raises(DmlError, match=r"can't write .*tensorboard: No space left"):
             TensorBoard.close(logger)
-        with pytest.raises(DmlError, match=r"can't write .*tensorboard: No space left.*resume the run"):
+        with pytest.raises(
+            DmlError, match=r"can't write .*tensorboard: No space left.*resume the run"
+        ):
             logger.log(1, {"loss": 1.0})
         logger.close()
 

@@ -57,9 +57,13 @@ def test_the_start_takes_work_in_proportion_to_the_rows_of_a_table(tmp_path):
 def test_the_worst_classes_are_found_without_a_look_at_all_items_for_each_class():
     def find(classes: int) -> int:
         labels = np.repeat(np.arange(classes), 2)
-        nearest_Q1 = np.arange(2 * classes)[:, None] ^ 2  # a neighbour in the adjacent class is wrong
+        nearest_Q1 = (
+            np.arange(2 * classes)[:, None] ^ 2
+        )  # a neighbour in the adjacent class is wrong
         right_Q1 = np.zeros((2 * classes, 1), np.bool_)
-        found = NearestNeighbours(nearest_Q1, right_Q1, np.ones(2 * classes, np.bool_), labels, labels)
+        found = NearestNeighbours(
+            nearest_Q1, right_Q1, np.ones(2 * classes, np.bool_), labels, labels
+        )
         return count_operations(found.worst_classes)
 
     find(100)

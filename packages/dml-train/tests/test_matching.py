@@ -86,7 +86,9 @@ class Matched(TinyEvaluator):
 
     takes_matches = True
 
-    def __init__(self, metrics: tuple[str, ...] = ("recall@1",), seed: int = 0, lists: bool = True) -> None:
+    def __init__(
+        self, metrics: tuple[str, ...] = ("recall@1",), seed: int = 0, lists: bool = True
+    ) -> None:
         super().__init__(metrics, seed)
         self.lists = lists
 
@@ -141,7 +143,11 @@ MATCHED = {"name": "matched"}
             dataset(GROUPED),
             "TinyEvaluator only supports labels, but the data have groups or lists of items",
         ),
-        (MATCHED, dataset(GROUPED, matches=LISTED), "the splits have groups, and matches is a Relevance"),
+        (
+            MATCHED,
+            dataset(GROUPED, matches=LISTED),
+            "the splits have groups, and matches is a Relevance",
+        ),
         (
             MATCHED,
             dataset(GROUPED, split([0, 1])),
@@ -157,14 +163,32 @@ MATCHED = {"name": "matched"}
             dataset(PLAIN, split([0, 1]), Relevance([0, 1, 2, 2], [2, 1])),
             "lists item 2 for query 0; expected indices from 0 to 1",
         ),
-        (MATCHED, dataset(PLAIN, matches=(LISTS, None)), "matches is a tuple; expected Labels or Relevance"),
-        (MATCHED, dataset(PLAIN, matches=Labels([0, 1, 1])), "matches has labels or groups that differ"),
-        (MATCHED, dataset(PLAIN, matches=Relevance([0] * 4, [])), "no query has a match that the rankings"),
-        ({**MATCHED, "lists": False}, dataset(PLAIN, matches=LISTED), "can't evaluate: no lists with these"),
+        (
+            MATCHED,
+            dataset(PLAIN, matches=(LISTS, None)),
+            "matches is a tuple; expected Labels or Relevance",
+        ),
+        (
+            MATCHED,
+            dataset(PLAIN, matches=Labels([0, 1, 1])),
+            "matches has labels or groups that differ",
+        ),
+        (
+            MATCHED,
+            dataset(PLAIN, matches=Relevance([0] * 4, [])),
+            "no query has a match that the rankings",
+        ),
+        (
+            {**MATCHED, "lists": False},
+            dataset(PLAIN, matches=LISTED),
+            "can't evaluate: no lists with these",
+        ),
     ],
     ids=[str(case) for case in range(13)],
 )
-def test_invalid_matches_are_refused_before_training(registry, tiny_document, evaluation, data, message):
+def test_invalid_matches_are_refused_before_training(
+    registry, tiny_document, evaluation, data, message
+):
     recipe = parse(tiny_document(evaluation=evaluation), registry)
     with pytest.raises(DmlError, match=message):
         check_matching(recipe, registry, data, None)
@@ -174,7 +198,9 @@ def test_invalid_matches_are_refused_before_training(registry, tiny_document, ev
     "data",
     [
         dataset(GROUPED, GROUPED),
-        dataset(GROUPED, matches=Labels(GROUPED.labels, GROUPED.groups, ignored=([0, 1, 1, 1], [2]))),
+        dataset(
+            GROUPED, matches=Labels(GROUPED.labels, GROUPED.groups, ignored=([0, 1, 1, 1], [2]))
+        ),
         dataset(PLAIN, split([1, 0]), Labels(PLAIN.labels, distractors=1)),
         dataset(PLAIN, matches=LISTED),
     ],
@@ -195,5 +221,7 @@ def test_held_out_classes_are_checked_and_an_unseen_test_split_is_not(registry, 
     unseen["evaluation"]["name"] = "matched"
     recipe = parse(tiny_document(**unseen), registry)
     check_matching(recipe, registry, dataset(split([0, 0])), GROUPED)
-    with pytest.raises(DmlError, match="the held-out classes of the data set 'tiny': no query has a match"):
+    with pytest.raises(
+        DmlError, match="the held-out classes of the data set 'tiny': no query has a match"
+    ):
         check_matching(recipe, registry, dataset(split([0, 0])), split([0, 0], ["a", "a"]))

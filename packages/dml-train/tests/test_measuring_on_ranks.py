@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from train_support.measuring_ranks import embed_together, exchange, measure, measure_alone, measure_unmatched
+from train_support.measuring_ranks import (
+    embed_together,
+    exchange,
+    measure,
+    measure_alone,
+    measure_unmatched,
+)
 from train_support.sharded_ranks import in_ranks
 
 from dml_eval_rs.evaluators import Evaluator

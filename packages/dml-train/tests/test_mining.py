@@ -22,7 +22,11 @@ TABLES = {
 @pytest.mark.parametrize(
     ("mine_every", "stop", "workers"),
     [(1, 18, 1), (1, 13, 0), (2, 15, 0)],
-    ids=["inside a mined epoch, with a loader", "before mining", "in an epoch that keeps its negatives"],
+    ids=[
+        "inside a mined epoch, with a loader",
+        "before mining",
+        "in an epoch that keeps its negatives",
+    ],
 )
 def test_a_stopped_run_resumes_to_the_same_bits(run, registry, tmp_path, mine_every, stop, workers):
     tables = {**TABLES, "sampler": {**TABLES["sampler"], "mine_every": mine_every}}
@@ -36,7 +40,9 @@ def test_a_stopped_run_resumes_to_the_same_bits(run, registry, tmp_path, mine_ev
 
 def test_batches_change_where_negatives_are_mined(run, tmp_path):
     mined = losses(run(where=tmp_path / "mined", **TABLES))
-    balanced = losses(run(where=tmp_path / "balanced", **TABLES | {"sampler": {"name": "class-balanced"}}))
+    balanced = losses(
+        run(where=tmp_path / "balanced", **TABLES | {"sampler": {"name": "class-balanced"}})
+    )
     assert mined[:6] == balanced[:6]
     assert mined[6:] != balanced[6:]
 
@@ -46,7 +52,9 @@ def test_two_ranks_mine_as_one_does(tmp_path, tiny_document):
     document = tiny_document(**tables)
     train_until(document, tmp_path / "one", 99)
     in_ranks(2, train_until, document, tmp_path / "two", 99)
-    one, two = (checkpoint.newest_intact(tmp_path / name / "checkpoints") for name in ("one", "two"))
+    one, two = (
+        checkpoint.newest_intact(tmp_path / name / "checkpoints") for name in ("one", "two")
+    )
     assert same(one.state()["negatives"], two.state()["negatives"])
     expected = losses(RunFolder(tmp_path / "one"))
     assert len(expected) == 14

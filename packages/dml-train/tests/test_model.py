@@ -38,7 +38,9 @@ def test_layer_norm_has_no_parameters_and_forgets_scale_and_offset(features):
     head = EmbeddingHead(5, 2)
     assert [name for name, _ in head.named_parameters()] == ["linear.weight", "linear.bias"]
     moved = 7 * features + 3
-    torch.testing.assert_close(head(moved), head(features), rtol=1e-3, atol=1e-3)  # eps isn't scaled by 7
+    torch.testing.assert_close(
+        head(moved), head(features), rtol=1e-3, atol=1e-3
+    )  # eps isn't scaled by 7
     assert EmbeddingHead(5, 2, layer_norm=False).norm(features) is features
 
 
@@ -50,17 +52,24 @@ def test_a_head_can_omit_its_bias_or_its_linear_layer(features):
     torch.testing.assert_close(pooled(features), features.mean(dim=(2, 3)))
     with pytest.raises(ValueError, match="embedding_dim is 2 and linear is false; expected 5"):
         EmbeddingHead(5, 2, linear=False)
-    assert EmbeddingHead(5, 2)(torch.rand(3, 5)).shape == (3, 2)  # features with no positions aren't pooled
+    assert EmbeddingHead(5, 2)(torch.rand(3, 5)).shape == (
+        3,
+        2,
+    )  # features with no positions aren't pooled
 
 
 def test_batch_norm_uses_batch_statistics_in_training_and_running_ones_in_evaluation():
     head = EmbeddingHead(5, 2, batch_norm=True)
     assert [name for name, _ in head.named_parameters()] == ["linear.weight", "linear.bias"]
-    batches = [torch.rand(64, 5, generator=torch.Generator().manual_seed(seed)) for seed in range(50)]
+    batches = [
+        torch.rand(64, 5, generator=torch.Generator().manual_seed(seed)) for seed in range(50)
+    ]
     for batch in batches:
         embeddings = head(batch)
     torch.testing.assert_close(embeddings.mean(dim=0), torch.zeros(2), rtol=0, atol=1e-5)
-    torch.testing.assert_close(embeddings.var(dim=0, correction=0), torch.ones(2), rtol=1e-3, atol=0)
+    torch.testing.assert_close(
+        embeddings.var(dim=0, correction=0), torch.ones(2), rtol=1e-3, atol=0
+    )
     alone = head.eval()(torch.cat(batches))
     # An embedding doesn't depend on the rest of the batch.
     torch.testing.assert_close(head(batches[0][:1])[0], head(batches[0])[0])
@@ -84,7 +93,9 @@ def test_a_frozen_backbone_keeps_weights_and_statistics_while_the_head_learns(mo
     before = {name: tensor.clone() for name, tensor in model.backbone.state_dict().items()}
     model.backbone_trains = 0
     step(model)
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.backbone.state_dict().items())
+    assert all(
+        torch.equal(before[name], tensor) for name, tensor in model.backbone.state_dict().items()
+    )
     assert all(p.grad is None for p in model.backbone.parameters())
     assert model.head.linear.weight.grad is not None
     model.backbone_trains = 1
@@ -110,7 +121,9 @@ def test_each_part_has_its_learning_rate_and_only_matrices_decay(model, name):
     loss = nn.Linear(2, 3, bias=False)
     factors = LrMultipliers(backbone=0.1, head=1.0, loss=10.0)
     table = Optimizer(name=name, lr=0.1, weight_decay=0.5, lr_multipliers=factors)
-    optimizer = PartedOptimizer(table, {"backbone": model.backbone, "head": model.head, "loss": loss})
+    optimizer = PartedOptimizer(
+        table, {"backbone": model.backbone, "head": model.head, "loss": loss}
+    )
     optimizer.lr, optimizer.lr_multipliers.loss = 0.2, 5.0
     optimizer.write_groups()
     found = {id(p): group for group in optimizer.torch.param_groups for p in group["params"]}
@@ -160,7 +173,9 @@ def test_a_head_that_ends_in_batch_norm_trains_the_same_and_evaluates_as_the_pap
     losses[1].load_state_dict(losses[0].state_dict())
     for _ in range(5):
         features, labels = torch.randn(16, 8), torch.arange(16) % 4
-        values = [loss(head(features), labels) for head, loss in zip((plain, normed), losses, strict=True)]
+        values = [
+            loss(head(features), labels) for head, loss in zip((plain, normed), losses, strict=True)
+        ]
         # Normalising twice equals normalising once, except for the 1e-5 that is added to each variance.
         torch.testing.assert_close(values[1], values[0], rtol=1e-4, atol=1e-4)
     features = torch.randn(5, 8)

@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.io import savemat
-from train_support.official_trees import CUB_COUNTS, draw, make_cub, reduce, write, write_cars_annotations
+from train_support.official_trees import (
+    CUB_COUNTS,
+    draw,
+    make_cub,
+    reduce,
+    write,
+    write_cars_annotations,
+)
 
 from dml_core import DmlError, registry
 from dml_train.data import factories
@@ -44,10 +51,20 @@ def read_cub(root: Path) -> Parts:
 
 def test_a_recipe_builds_a_published_data_set(cub, monkeypatch):
     monkeypatch.setattr(factories.cub, "read", reduce("cub", CUB_COUNTS).read)
-    table = {"name": "cub", "root": str(cub), "resize": 8, "crop": 7, "square": True, "train_crop": "random"}
+    table = {
+        "name": "cub",
+        "root": str(cub),
+        "resize": 8,
+        "crop": 7,
+        "square": True,
+        "train_crop": "random",
+    }
     dataset = registry().build("datasets", table, {"seed": 0})
     assert (len(dataset.train), len(dataset.test), dataset.gallery) == (16, 8, None)
-    assert (dataset.train.class_names, dataset.test.class_names) == (("001.Bird", "002.Bird"), ("101.Bird",))
+    assert (dataset.train.class_names, dataset.test.class_names) == (
+        ("001.Bird", "002.Bird"),
+        ("101.Bird",),
+    )
     batch = dataset.train.load(np.array([0, 15]), np.array([1, 2], dtype=np.uint64))
     assert batch.shape == (2, 3, 7, 7)
 
@@ -65,7 +82,9 @@ def test_the_first_98_car_models_train(tmp_path):
 def test_products_are_named_by_kind_and_number(tmp_path):
     for part, kind in (("train", "bicycle"), ("test", "sofa")):
         rows = [f"{i} 7 1 {kind}_final/7_{i}.JPG" for i in range(2)]
-        write(tmp_path / "sop" / f"Ebay_{part}.txt", ["image_id class_id super_class_id path", *rows])
+        write(
+            tmp_path / "sop" / f"Ebay_{part}.txt", ["image_id class_id super_class_id path", *rows]
+        )
         draw(*(tmp_path / "sop" / row.split()[-1] for row in rows))
     parts = list_in("sop", tmp_path)
     assert (names(parts.train), names(parts.test)) == (
@@ -81,7 +100,11 @@ def test_in_shop_is_found_in_the_layouts_of_its_shared_folder(tmp_path, images, 
     write(tmp_path / "In-shop" / lists / "list_eval_partition.txt", ["3", "heading", *rows])
     draw(*(tmp_path / "In-shop" / images / f"{name}.jpg" for name in "abc"))
     parts = list_in("in-shop", tmp_path)
-    assert [names(part) for part in parts[:3]] == [{"id_1": ["a"]}, {"id_2": ["b"]}, {"id_2": ["c"]}]
+    assert [names(part) for part in parts[:3]] == [
+        {"id_1": ["a"]},
+        {"id_2": ["b"]},
+        {"id_2": ["c"]},
+    ]
 
 
 def test_cameras_are_groups_and_junk_is_left_out(tmp_path):
@@ -93,7 +116,10 @@ def test_cameras_are_groups_and_junk_is_left_out(tmp_path):
     draw(*(tmp_path / "m" / folder / f"{file}.jpg" for folder, of in files.items() for file in of))
     (tmp_path / "m" / "query" / "Thumbs.db").touch()  # the published archive contains this file
     parts = list_in("market1501", tmp_path)
-    assert names(parts.gallery) == {"0000": ["0000_c3s2_000151_01"], "0001": ["0001_c2s1_000151_00"]}
+    assert names(parts.gallery) == {
+        "0000": ["0000_c3s2_000151_01"],
+        "0001": ["0001_c2s1_000151_00"],
+    }
     assert {file.stem: group for file, group in parts.groups.items()} == {
         "0002_c1s1_000451_03": "c1",
         "0001_c1s1_000151_00": "c1",
@@ -125,12 +151,17 @@ def vehicle_tree(root: Path, vehicles: int) -> dict[str, list[str]]:
     images = {str(v): [f"{100 * v + i:07}" for i in range(2 + v % 4)] for v in range(vehicles)}
     lines = [f"{image} {vehicle}" for vehicle, names in images.items() for image in names]
     write(root / "train_test_split" / f"test_list_{vehicles}.txt", lines[::-1])
-    write(root / "train_test_split" / "train_list.txt", ["0000001 9001", "0000002 9002", "0000003 9001"])
+    write(
+        root / "train_test_split" / "train_list.txt",
+        ["0000001 9001", "0000002 9002", "0000003 9001"],
+    )
     return images
 
 
 @pytest.mark.parametrize("vehicles", [800, 2400])
-def test_one_image_of_each_vehicle_is_the_gallery_and_depends_on_draw_and_vehicle_alone(tmp_path, vehicles):
+def test_one_image_of_each_vehicle_is_the_gallery_and_depends_on_draw_and_vehicle_alone(
+    tmp_path, vehicles
+):
     images = vehicle_tree(tmp_path / "VehicleID_V1.0", vehicles)
     chosen = []
     for number in (0, 1, 0):
@@ -154,7 +185,10 @@ def test_one_image_of_each_vehicle_is_the_gallery_and_depends_on_draw_and_vehicl
 
 def test_wrong_options_and_lists_of_vehicleid_are_refused(tmp_path):
     vehicle_tree(tmp_path, 800)
-    for options, expected in (({"vehicles": 1000}, r".*\[800, 1600, 2400\]"), ({"draw": -1}, "at least 0")):
+    for options, expected in (
+        ({"vehicles": 1000}, r".*\[800, 1600, 2400\]"),
+        ({"draw": -1}, "at least 0"),
+    ):
         table = {"name": "vehicleid", "root": str(tmp_path), **options}
         with pytest.raises(DmlError, match=f"expected {expected}"):
             registry().build("datasets", table, {"seed": 0})
@@ -184,25 +218,40 @@ def test_cars_are_found_in_the_devkits_layout_too(tmp_path, nested, labelled_in)
         write_cars_annotations(file, ["1.jpg", "2.jpg"], labels, models, "fname")
     parts = list_in("cars196", tmp_path)
     found = [
-        {c: [f.relative_to(root).parts[0] for f in files] for c, files in part.items()} for part in parts[:2]
+        {c: [f.relative_to(root).parts[0] for f in files] for c, files in part.items()}
+        for part in parts[:2]
     ]
     assert found == [
         {"Car 98": ["cars_train"], "Car 1": ["cars_test"]},
         {"Car 99": ["cars_train"], "Car 196": ["cars_test"]},
     ]
     labelled.unlink()
-    with pytest.raises(DmlError, match=r"not cars_test_annos_withlabels\.mat, which gives the classes"):
+    with pytest.raises(
+        DmlError, match=r"not cars_test_annos_withlabels\.mat, which gives the classes"
+    ):
         OFFICIAL["cars196"].read(str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("cub", r"CUB_200_2011\.tgz \(1\.1 GB\) from https://data\.caltech\.edu/.*dml data fetch cub --root"),
-        ("cars196", r"CARS196\.zip \(1\.9 GB\) from http://ftp\.cs\.stanford\.edu/.*dml data fetch cars196"),
-        ("sop", r"Products\.zip \(2\.9 GB\) from http://ftp\.cs\.stanford\.edu/.*dml data fetch sop --root"),
+        (
+            "cub",
+            r"CUB_200_2011\.tgz \(1\.1 GB\) from https://data\.caltech\.edu/.*dml data fetch cub --root",
+        ),
+        (
+            "cars196",
+            r"CARS196\.zip \(1\.9 GB\) from http://ftp\.cs\.stanford\.edu/.*dml data fetch cars196",
+        ),
+        (
+            "sop",
+            r"Products\.zip \(2\.9 GB\) from http://ftp\.cs\.stanford\.edu/.*dml data fetch sop --root",
+        ),
         ("in-shop", r"img\.zip \(about 0\.5 GB\).*download it by hand.*InShopRetrieval\.html"),
-        ("market1501", r"v15\.09\.15\.zip \(about 150 MB\).*download it by hand.*project_reid\.html"),
+        (
+            "market1501",
+            r"v15\.09\.15\.zip \(about 150 MB\).*download it by hand.*project_reid\.html",
+        ),
         (
             "vehicleid",
             r"VehicleID_V1\.0\.zip.*on request \(https://pkuml\.org/resources/pku-vehicleid\.html\)",
@@ -211,7 +260,9 @@ def test_cars_are_found_in_the_devkits_layout_too(tmp_path, nested, labelled_in)
     ],
 )
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_missing_data_set_is_reported_with_source_and_size_of_its_download(tmp_path, name, message, exists):
+def test_a_missing_data_set_is_reported_with_source_and_size_of_its_download(
+    tmp_path, name, message, exists
+):
     root = tmp_path if exists else tmp_path / "nowhere"
     start = r"is not in|contains" if exists else "is not a folder"
     with pytest.raises(DmlError, match=rf"(?s){start}.*{message}"):
@@ -223,7 +274,12 @@ def test_a_missing_data_set_is_reported_with_source_and_size_of_its_download(tmp
     [
         ("classes.txt", "2 002.Bird\n", "2 001.Bird\n", "train has 16 images of 1 classes"),
         ("classes.txt", "2 002.Bird\n", "x 002.Bird\n", "'x'; expected a number"),
-        ("classes.txt", "2 002.Bird\n", "", r"image 8 and class 2, but images\.txt or classes\.txt lacks"),
+        (
+            "classes.txt",
+            "2 002.Bird\n",
+            "",
+            r"image 8 and class 2, but images\.txt or classes\.txt lacks",
+        ),
         ("images.txt", "\n12 ", "\n99999 ", "names image 12 and class 2"),
         ("images.txt", "\n12 ", "\n11 ", "names image 12 and class 2"),
         ("images.txt", "\n12 ", "\n", r"line 13: .* contains 1 columns; expected 2"),
@@ -234,12 +290,24 @@ def test_a_missing_data_set_is_reported_with_source_and_size_of_its_download(tmp
             r"not the complete CUB-200-2011: train has 15 images of 2 classes \(published: 16 of 2\)",
         ),
         ("image_class_labels.txt", "\n12 2\n", "\n12 2\n12 2\n", "train has 17 images"),
-        ("classes.txt", None, None, r"can't read .*classes\.txt .*No such file.*unpack the archive again"),
+        (
+            "classes.txt",
+            None,
+            None,
+            r"can't read .*classes\.txt .*No such file.*unpack the archive again",
+        ),
         ("images.txt", None, b"", r"images\.txt is empty"),
-        ("images.txt", None, b"1 \xff\xfe\n", r"can't read .*images\.txt as a list in UTF-8: .*0xff"),
+        (
+            "images.txt",
+            None,
+            b"1 \xff\xfe\n",
+            r"can't read .*images\.txt as a list in UTF-8: .*0xff",
+        ),
     ],
 )
-def test_damaged_lists_and_lists_that_contradict_one_another_are_refused(cub, name, old, new, message):
+def test_damaged_lists_and_lists_that_contradict_one_another_are_refused(
+    cub, name, old, new, message
+):
     file = cub / "CUB_200_2011" / name
     content = file.read_bytes()
     file.unlink()

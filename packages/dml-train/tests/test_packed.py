@@ -44,14 +44,20 @@ def cached(folder: Path, **options) -> FileDataset:
 
 
 def packs(folder: Path) -> list[Path]:
-    return sorted(entry for entry in (folder.parent / "cache").iterdir() if not entry.name.startswith("."))
+    return sorted(
+        entry for entry in (folder.parent / "cache").iterdir() if not entry.name.startswith(".")
+    )
 
 
 @pytest.mark.parametrize("square", [True, False])
 @pytest.mark.parametrize("train_crop", ["resized", "random"])
 def test_a_cache_changes_no_bit(folder, square, train_crop):
     options = {"square": square, "train_crop": train_crop}
-    plain, made, again = make(folder, **options), cached(folder, **options), cached(folder, **options)
+    plain, made, again = (
+        make(folder, **options),
+        cached(folder, **options),
+        cached(folder, **options),
+    )
     for seeds in (None, SEEDS):
         expected = plain.train.load(ROWS, seeds)
         for dataset in (made, again):
@@ -76,8 +82,12 @@ def test_a_cache_decodes_once_and_pickled_splits_do_not_contain_the_pixels(folde
     sent = pickle.dumps(again.train)
     assert len(sent) < 5_000  # the pixels are 12 × 1,200 bytes and more
     received = pickle.loads(sent)
-    torch.testing.assert_close(received.load(ROWS, SEEDS), again.train.load(ROWS, SEEDS), rtol=0, atol=0)
-    assert not [entry for entry in (folder.parent / "cache").iterdir() if entry.name.endswith(".partial")]
+    torch.testing.assert_close(
+        received.load(ROWS, SEEDS), again.train.load(ROWS, SEEDS), rtol=0, atol=0
+    )
+    assert not [
+        entry for entry in (folder.parent / "cache").iterdir() if entry.name.endswith(".partial")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +148,9 @@ def test_an_interrupted_pack_is_never_used(folder, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             cached(folder)
     assert packs(folder) == []
-    torch.testing.assert_close(cached(folder).test.load(ROWS), make(folder).test.load(ROWS), rtol=0, atol=0)
+    torch.testing.assert_close(
+        cached(folder).test.load(ROWS), make(folder).test.load(ROWS), rtol=0, atol=0
+    )
 
 
 @pytest.mark.parametrize("name", ["pixels", "index.npz", "bad.json"])

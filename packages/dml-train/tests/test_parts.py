@@ -19,7 +19,15 @@ from hypothesis import strategies as st
 
 from dml_core import DmlError
 from dml_train.ranks.parts import OwnRows, Parts, part_name, write_part
-from dml_train.training.checkpoint import MANIFEST, PARTS, STATE, corrupt, fault, newest_intact, write
+from dml_train.training.checkpoint import (
+    MANIFEST,
+    PARTS,
+    STATE,
+    corrupt,
+    fault,
+    newest_intact,
+    write,
+)
 
 
 def place(tensor):
@@ -132,7 +140,9 @@ FAULTS = {
     "a missing part": lambda path: (path / PARTS / part_name(0, 1)).unlink(),
     "a missing state": lambda path: (path / STATE).unlink(),
     "a changed byte": lambda path: flip_last(path / PARTS / part_name(0, 1)),
-    "a part of another run": lambda path: (path / PARTS / "rank-00001-of-00002.safetensors").write_bytes(b""),
+    "a part of another run": lambda path: (
+        path / PARTS / "rank-00001-of-00002.safetensors"
+    ).write_bytes(b""),
     "a file elsewhere": lambda path: rename_in_manifest(path, "../../../etc/passwd"),
     "a path as name": lambda path: rename_in_manifest(path, f"{PARTS}/../x.safetensors"),
 }
@@ -163,7 +173,10 @@ def test_a_refused_part_keeps_the_previous_checkpoint(tmp_path, small_files, lim
     save(tmp_path, 1)
     rows = torch.zeros(6, 20_000)
     state = {"loss": {"w": place(rows)}}
-    with small_files(limit), pytest.raises(DmlError, match=r"step 2 .*the checkpoint of step 1 .* is intact"):
+    with (
+        small_files(limit),
+        pytest.raises(DmlError, match=r"step 2 .*the checkpoint of step 1 .* is intact"),
+    ):
         write(tmp_path, 2, {"a": torch.zeros(2)}, state, {"loss/w": OwnRows(rows, 0)})
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 

@@ -11,7 +11,13 @@ from train_support.report_world import finished_run
 from train_support.tiny_world import SignsBySorting, TinyEvaluator
 
 from dml_core import DmlError
-from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, restore_evaluation, save_per_query
+from dml_train.measure.evaluate import (
+    Embedded,
+    build_evaluator,
+    evaluate,
+    restore_evaluation,
+    save_per_query,
+)
 from dml_train.report import write_report, write_side_by_side
 from dml_train.run_folder import RunFolder
 from dml_train.training.run import read_recipe
@@ -21,7 +27,12 @@ def contents(run, registry):
     """Return the run's folder, recipe, result and evaluator."""
     folder = RunFolder(run)
     recipe = read_recipe(folder, registry)
-    return folder, recipe, json.loads(folder.evaluation.read_text()), build_evaluator(recipe, registry)
+    return (
+        folder,
+        recipe,
+        json.loads(folder.evaluation.read_text()),
+        build_evaluator(recipe, registry),
+    )
 
 
 def save(run, registry):
@@ -76,7 +87,9 @@ def test_reports_do_not_evaluate_again_and_are_the_same(run, registry, tmp_path,
 def test_values_of_another_evaluator_are_not_used(run, registry):
     assert restore_evaluation(*contents(run, registry)) is not None
     recipe = (run / "recipe.toml").read_text()
-    (run / "recipe.toml").write_text(re.sub(r'(\[evaluation\]\nname = )"exact"', r'\1"hamming"', recipe))
+    (run / "recipe.toml").write_text(
+        re.sub(r'(\[evaluation\]\nname = )"exact"', r'\1"hamming"', recipe)
+    )
     assert restore_evaluation(*contents(run, registry)) is None
 
 

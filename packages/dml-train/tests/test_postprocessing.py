@@ -44,7 +44,11 @@ def run_copy(trained, tmp_path):
 @pytest.fixture
 def exact(registry):
     provide(registry, "evaluators", "of-dml-eval-rs", Evaluator)
-    return {"evaluator": "of-dml-eval-rs", "options": {"metrics": ["recall@1", "map"]}, "registry": registry}
+    return {
+        "evaluator": "of-dml-eval-rs",
+        "options": {"metrics": ["recall@1", "map"]},
+        "registry": registry,
+    }
 
 
 def split_rows(run, registry, split="test"):
@@ -63,7 +67,9 @@ def split_rows(run, registry, split="test"):
 
 
 def whiten_by_definition(train, rows, dim):
-    train, rows = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (train.astype(np.float64), rows))
+    train, rows = (
+        x / np.linalg.norm(x, axis=1, keepdims=True) for x in (train.astype(np.float64), rows)
+    )
     mean = train.mean(axis=0)
     _, s, directions = np.linalg.svd(train - mean, full_matrices=False)
     return (rows - mean) @ (directions[:dim] / (s[:dim, None] / np.sqrt(len(train)))).T
@@ -107,7 +113,9 @@ def test_eval_learns_a_whitening_that_embed_and_search_apply(
 ):
     plain = open_model(run_copy, registry)
     before = evaluate_run(run_copy, **exact)
-    train_rows, test_rows = (split_rows(run_copy, registry, split)[0] for split in ("train", "test"))
+    train_rows, test_rows = (
+        split_rows(run_copy, registry, split)[0] for split in ("train", "test")
+    )
     labels = split_rows(run_copy, registry)[2]
     expected_rows = whiten_by_definition(train_rows, test_rows, 5)
     found = evaluate_run(run_copy, whiten=5, **exact)
@@ -158,7 +166,16 @@ def test_the_command_adds_rows_to_the_report(dml, run_copy, registry, exact, tmp
     name, out = "of-dml-eval-rs", tmp_path / "out.json"
     settings = ["--evaluator", name, "--set", 'evaluation.metrics=["recall@1", "map"]']
     said = dml(
-        "eval", run_copy, "--rerank", "--set", "rerank.k1=4", "--set", "expand.k=2", *settings, "--out", out
+        "eval",
+        run_copy,
+        "--rerank",
+        "--set",
+        "rerank.k1=4",
+        "--set",
+        "expand.k=2",
+        *settings,
+        "--out",
+        out,
     )
     found = evaluate_run(run_copy, expand={"k": 2}, rerank={"k1": 4}, **exact)
     assert json.loads(out.read_text()) == found.to_dict()

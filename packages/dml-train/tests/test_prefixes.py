@@ -23,7 +23,9 @@ def test_a_prefix_cuts_queries_and_gallery_alike() -> None:
     assert np.array_equal(cut.embeddings, rows[:4, :2])
     assert np.array_equal(cut.gallery, rows[4:, :2])
     found = evaluate(TinyEvaluator(), cut).to_dict()
-    expected = TinyEvaluator().evaluate(rows[:4, :2], labels[:4], rows[4:, :2], labels[4:]).to_dict()
+    expected = (
+        TinyEvaluator().evaluate(rows[:4, :2], labels[:4], rows[4:, :2], labels[4:]).to_dict()
+    )
     assert found == expected
     for prefix in (0, 7):
         with pytest.raises(DmlError, match=f"the prefix is {prefix}; expected 1 to 6"):
@@ -42,7 +44,9 @@ def test_the_end_of_a_run_and_the_command_measure_the_same(run, registry, dml, t
     printed = dml("eval", name, "--prefix", 1, "--prefix", 3, "--out", out).output
     assert "The first 3 numbers:" in printed
     assert json.loads(out.read_text()) == result["prefixes"]
-    message = dml("eval", name / "embeddings.npy", name / "labels.npy", "--prefix", 1, code=2).output
+    message = dml(
+        "eval", name / "embeddings.npy", name / "labels.npy", "--prefix", 1, code=2
+    ).output
     assert "slice the array instead" in message
 
 

@@ -28,7 +28,9 @@ def test_overrides_are_texts_or_values_by_key():
     message = r"can't set 'training.seed.x': 'seed' is 0 in the recipe, not a table"
     with pytest.raises(DmlError, match=message):
         dml_train.load_recipe("glyphs-tiny", {"training.seed.x": 3})
-    with pytest.raises(TypeError, match=r"overrides is the string 'training.steps=3'; expected a list"):
+    with pytest.raises(
+        TypeError, match=r"overrides is the string 'training.steps=3'; expected a list"
+    ):
         dml_train.load_recipe("glyphs-tiny", "training.steps=3")
 
 
@@ -45,7 +47,9 @@ def test_a_finished_run_opens_with_its_metrics_and_an_unfinished_one_says_so(run
 def test_wrong_names_are_reported_with_the_remedy(tmp_path):
     with pytest.raises(AttributeError, match="module 'dml_train' has no attribute 'trian'"):
         dml_train.trian  # noqa: B018
-    with pytest.raises(TypeError, match=r"recipe is a str; expected a Recipe: use dml_train.load_recipe"):
+    with pytest.raises(
+        TypeError, match=r"recipe is a str; expected a Recipe: use dml_train.load_recipe"
+    ):
         dml_train.train("my-images", tmp_path / "run")
     with pytest.raises(DmlError, match="unknown data set 'cubs'; did you mean 'cub'"):
         dml_train.check_dataset("cubs", "anywhere")

@@ -42,7 +42,9 @@ def attempt(tmp_path, monkeypatch):
         changes = [part for override in overrides for part in ("--set", override)]
         arguments = ["train", str(source), *changes, "--out", str(out)]
         try:
-            result = CliRunner().invoke(cli.main, arguments, obj=installed(), catch_exceptions=False)
+            result = CliRunner().invoke(
+                cli.main, arguments, obj=installed(), catch_exceptions=False
+            )
         except Begins:
             assert (out / "recipe.toml").is_file()
             shutil.rmtree(out)
@@ -54,7 +56,9 @@ def attempt(tmp_path, monkeypatch):
     return attempt
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # other libraries' classes, given odd options
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # other libraries' classes, given odd options
 @in_one_folder
 @given(recipes(installed()))
 def test_a_random_recipe_begins_or_is_one_message(attempt, text):

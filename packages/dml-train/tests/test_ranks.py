@@ -47,12 +47,18 @@ def test_ranks_get_the_float16_gradients_that_one_process_gets():
     in_ranks(2, gather_large_gradients)
 
 
-@pytest.mark.parametrize("training", [{"steps": 5}, {"steps": 5, "ema_decay": 0.8, "micro_batch": 3}])
-def test_all_ranks_embed_with_the_saved_statistics(tiny_document, registry, quiet, tmp_path, training):
+@pytest.mark.parametrize(
+    "training", [{"steps": 5}, {"steps": 5, "ema_decay": 0.8, "micro_batch": 3}]
+)
+def test_all_ranks_embed_with_the_saved_statistics(
+    tiny_document, registry, quiet, tmp_path, training
+):
     document = tiny_document(training=training, embedding={"batch_norm": True})
     in_ranks(2, train_until, document, tmp_path / "run", 99)
     folder, experiment = RunFolder(tmp_path / "run"), build(parse(document, registry), registry)
-    experiment.evaluated_model.load_state_dict(checkpoint.newest_intact(folder.checkpoints).weights())
+    experiment.evaluated_model.load_state_dict(
+        checkpoint.newest_intact(folder.checkpoints).weights()
+    )
     # The ranks' batches contain different images, so float32 sums may have a different order.
     np.testing.assert_allclose(
         np.load(folder.embeddings()), experiment.embed_test(quiet).embeddings, rtol=1e-4, atol=1e-5

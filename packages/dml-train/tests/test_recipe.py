@@ -53,7 +53,9 @@ def test_defaults_of_tables_and_of_factories_are_filled_in(file, registry):
     ],
 )
 def test_set_reads_values_as_toml_or_else_as_strings(file, registry, override, path, value):
-    found = load_recipe(file(), ['schedule."optimizer.lr".kind=cosine', override], registry).to_dict()
+    found = load_recipe(
+        file(), ['schedule."optimizer.lr".kind=cosine', override], registry
+    ).to_dict()
     for key in path:
         found = found[key]
     assert found == value
@@ -61,7 +63,9 @@ def test_set_reads_values_as_toml_or_else_as_strings(file, registry, override, p
 
 
 def test_set_of_a_table_replaces_the_previous_one(file, registry):
-    found = load_recipe(file(), ["loss.scale=32", 'loss={name="tiny", noise=0.2}'], registry).to_dict()
+    found = load_recipe(
+        file(), ["loss.scale=32", 'loss={name="tiny", noise=0.2}'], registry
+    ).to_dict()
     assert found["loss"] == {"name": "tiny", "scale": 4.0, "noise": 0.2}
 
 
@@ -157,17 +161,25 @@ def test_every_key_is_described_once_and_the_reference_page_has_the_descriptions
     described = dml("recipes", "--keys").stdout
     assert "None" not in described
     assert "| `seed` | `0` | seed for all random choices |" in described
-    assert described in PAGE.read_text(encoding="utf-8")  # if not, paste the command's output into the page
+    assert described in PAGE.read_text(
+        encoding="utf-8"
+    )  # if not, paste the command's output into the page
 
 
 def test_a_metric_that_selects_weights_must_be_measured(tiny_document, registry):
     selects = {"class_fraction": 0.5}
-    with pytest.raises(InvalidOption, match=r"validation.metric is 'map@r'; evaluation.metrics: recall@1"):
+    with pytest.raises(
+        InvalidOption, match=r"validation.metric is 'map@r'; evaluation.metrics: recall@1"
+    ):
         parse(tiny_document(evaluation={"every": 1}, validation=selects), registry)
     metrics = ["recall@1", "map@r"]
     earlier = selects | {"metric": "map_at_r"}
     with pytest.raises(InvalidOption, match=r"'map_at_r'; did you mean 'map@r'\?"):
-        parse(tiny_document(evaluation={"every": 1, "metrics": metrics}, validation=earlier), registry)
+        parse(
+            tiny_document(evaluation={"every": 1, "metrics": metrics}, validation=earlier), registry
+        )
     for asked in (metrics, ["of another evaluator"]):
-        parse(tiny_document(evaluation={"every": 1, "metrics": asked}, validation=selects), registry)
+        parse(
+            tiny_document(evaluation={"every": 1, "metrics": asked}, validation=selects), registry
+        )
     parse(tiny_document(), registry)

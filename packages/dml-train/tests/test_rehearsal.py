@@ -38,7 +38,9 @@ class Faulty(nn.Module):
 class Greedy(nn.Module):
     """A loss with an argument that the trainer doesn't pass."""
 
-    def forward(self, embeddings: torch.Tensor, labels: torch.Tensor, margins: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, margins: torch.Tensor
+    ) -> torch.Tensor:
         return embeddings.sum()
 
 
@@ -51,7 +53,9 @@ class Greedy(nn.Module):
         ("number", "Faulty returned 3.0; expected a scalar tensor"),
     ],
 )
-def test_a_loss_that_fails_is_named_before_training(registry, tiny_document, tmp_path, quiet, fault, message):
+def test_a_loss_that_fails_is_named_before_training(
+    registry, tiny_document, tmp_path, quiet, fault, message
+):
     provide(registry, "losses", "faulty", Faulty)
     document = tiny_document() | {"loss": {"name": "faulty", "fault": fault}}
     recipe = parse(document, registry)
@@ -78,7 +82,9 @@ def test_a_check_finds_what_a_run_would_and_starts_none(dml, registry, tiny_docu
 
 def test_a_loss_that_takes_other_arguments_is_named_with_them(run, registry, out):
     provide(registry, "losses", "greedy", Greedy)
-    expected = r"the first step would fail: TypeError: Greedy.forward\(\) missing 1 .* argument: 'margins'"
+    expected = (
+        r"the first step would fail: TypeError: Greedy.forward\(\) missing 1 .* argument: 'margins'"
+    )
     with pytest.raises(DmlError, match=expected):
         run(loss={"name": "greedy"})
     assert not out.exists()
@@ -95,7 +101,9 @@ def test_a_rehearsal_changes_nothing(registry, tiny_document):
     rehearse(experiment)
     after = {**experiment.model.state_dict(), **experiment.loss.state_dict()}
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
-    assert all(p.grad is None for p in [*experiment.model.parameters(), *experiment.loss.parameters()])
+    assert all(
+        p.grad is None for p in [*experiment.model.parameters(), *experiment.loss.parameters()]
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,23 +117,37 @@ def test_a_rehearsal_changes_nothing(registry, tiny_document):
         (['evaluation.metrics=["nmi"]', "evaluation.n_clusters=0"], "n_clusters is 0"),
         (["evaluation.n_clusters=3"], "n_clusters is 3, but no clustering metric is requested"),
         (["evaluation.similarity=cosin"], "similarity"),
-        (["validation.class_fraction=0.2", "evaluation.every=100"], "no evaluation would select weights"),
+        (
+            ["validation.class_fraction=0.2", "evaluation.every=100"],
+            "no evaluation would select weights",
+        ),
         (
             ["schedule.'loss.temperature'={kind='linear', start=0.1, end=0.0}"],
             r"reaches 0: .*temperature is 0",
         ),
-        (["schedule.'loss.temperature'={kind='step', values=[0.1, -1.0], milestones=[9]}"], "reaches -1"),
+        (
+            ["schedule.'loss.temperature'={kind='step', values=[0.1, -1.0], milestones=[9]}"],
+            "reaches -1",
+        ),
         (["backbone.levels=2"], "option 'levels' is 2, of type int"),
         (["backbone.depth=10000000000000"], "at most 1000 convolutions"),
         (["sampler.images_per_class=9223372036854775807"], "expected at most 1000000"),
-        (["schedule.'optimizer.lr'.end=['x']"], r"end of a cosine schedule is \['x'\]; expected a number"),
+        (
+            ["schedule.'optimizer.lr'.end=['x']"],
+            r"end of a cosine schedule is \['x'\]; expected a number",
+        ),
         (["training.steps=1" + 400 * "0"], "training.steps is 1000.*less than or equal to"),
-        (["training.device=cuda:99999999999"], "training.device is 'cuda:99999999999'; expected one of"),
+        (
+            ["training.device=cuda:99999999999"],
+            "training.device is 'cuda:99999999999'; expected one of",
+        ),
         (["training.device=cuda:00"], "training.device is 'cuda:00'; did you mean 'cuda:0'"),
     ],
     ids=lambda part: str(part)[:60],
 )
-def test_settings_that_would_fail_after_training_are_refused_before(tmp_path, quiet, overrides, message):
+def test_settings_that_would_fail_after_training_are_refused_before(
+    tmp_path, quiet, overrides, message
+):
     with pytest.raises((DmlError, InvalidOption), match=message):
         train(load_recipe("glyphs-tiny", overrides, installed()), tmp_path / "run", console=quiet)
     assert not (tmp_path / "run").exists()

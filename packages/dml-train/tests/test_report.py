@@ -55,7 +55,9 @@ def test_hostile_names_stay_text(unchanged):
     assert unchanged.all("b") == []
 
 
-def test_metrics_are_shown_with_intervals_and_explained_and_right_and_wrong_are_also_said_in_words(unchanged):
+def test_metrics_are_shown_with_intervals_and_explained_and_right_and_wrong_are_also_said_in_words(
+    unchanged,
+):
     words = unchanged.words
     assert "Recall@1 0.5000 0.2500 to 0.7500" in words
     assert "MAP@R 0.2500 –" in words  # MAP@R lacks per-query values, so it has no interval
@@ -70,14 +72,18 @@ def test_metrics_are_shown_with_intervals_and_explained_and_right_and_wrong_are_
     assert unchanged.text.count("✗ wrong") == found.count("card wrong") > 0
 
 
-def test_floats_are_compared_with_codes_by_a_paired_test_and_the_page_is_the_same_every_time(run, registry):
+def test_floats_are_compared_with_codes_by_a_paired_test_and_the_page_is_the_same_every_time(
+    run, registry
+):
     embeddings, labels = (np.load(run / f"{name}.npy") for name in ("embeddings", "labels"))
 
     def recall(rows):
         rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         similarity = rows @ rows.T
         np.fill_diagonal(similarity, -2)
-        return float((labels[np.argsort(-similarity, axis=1, kind="stable")[:, 0]] == labels).mean())
+        return float(
+            (labels[np.argsort(-similarity, axis=1, kind="stable")[:, 0]] == labels).mean()
+        )
 
     floats, codes = recall(embeddings), recall(np.where(embeddings > 0, 1.0, -1.0))
     difference = f"{codes - floats:+.4f}".replace("-", "−")
@@ -87,10 +93,14 @@ def test_floats_are_compared_with_codes_by_a_paired_test_and_the_page_is_the_sam
     assert f"Recall@1 {floats:.4f} {codes:.4f} {difference} −0.5000 to +0.5000 0.0312" in words
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('name = "exact"', 'name = "hamming"'))
-    assert "Floats against codes" not in page_of(run, registry).text  # codes aren't compared with themselves
+    assert (
+        "Floats against codes" not in page_of(run, registry).text
+    )  # codes aren't compared with themselves
 
 
-def test_a_note_about_weights_selected_on_the_test_split_precedes_any_metric(unchanged, run, registry):
+def test_a_note_about_weights_selected_on_the_test_split_precedes_any_metric(
+    unchanged, run, registry
+):
     assert "Selected on the test split" not in unchanged.words
     result = json.loads((run / "evaluation.json").read_text())
     (run / "evaluation.json").write_text(json.dumps(result | {"selected_on": "test"}))

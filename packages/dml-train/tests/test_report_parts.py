@@ -35,7 +35,9 @@ def test_class_recalls_are_those_of_a_plain_count(data, alone):
     gallery_labels = labels if alone else data.draw(arrays(np.int64, 6, elements=st.integers(0, 4)))
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     queries, gallery = random.normal(size=(number, 3)), random.normal(size=(len(gallery_labels), 3))
-    embedded = Embedded(queries, labels) if alone else Embedded(queries, labels, gallery, gallery_labels)
+    embedded = (
+        Embedded(queries, labels) if alone else Embedded(queries, labels, gallery, gallery_labels)
+    )
     neighbours = NearestNeighbours.find(TinyEvaluator(), embedded)
 
     expected = {}
@@ -60,7 +62,9 @@ def test_class_recalls_are_those_of_a_plain_count(data, alone):
             assert example.right[0] is kind
     sizes, recalls = neighbours.class_recalls()
     assert sizes.tolist() == [int((gallery_labels == label).sum()) for label in sorted(expected)]
-    assert recalls.tolist() == [sum(expected[label]) / len(expected[label]) for label in sorted(expected)]
+    assert recalls.tolist() == [
+        sum(expected[label]) / len(expected[label]) for label in sorted(expected)
+    ]
 
 
 @settings(deadline=None)
@@ -101,7 +105,9 @@ def test_the_map_is_deterministic_and_ignores_the_embeddings_norm():
     embeddings = np.random.default_rng(0).normal(size=(60, 4))
     points = tsne(embeddings)
     np.testing.assert_array_equal(tsne(embeddings), points)
-    np.testing.assert_array_equal(tsne(embeddings * 4), points)  # a power of 2 keeps the bits of directions
+    np.testing.assert_array_equal(
+        tsne(embeddings * 4), points
+    )  # a power of 2 keeps the bits of directions
 
 
 @pytest.mark.parametrize(
@@ -183,7 +189,11 @@ def test_curves_of_several_runs_share_a_diagram_with_a_key():
 
 def test_curves_have_readable_names_and_counts_have_no_curve():
     names = ("evaluation/map@r", "validation/recall@10", "evaluation/n_queries", "loss.alpha")
-    names += ("evaluation/recall@1", "evaluation/precision@1", "evaluation/n_gallery")  # P@1 equals R@1
+    names += (
+        "evaluation/recall@1",
+        "evaluation/precision@1",
+        "evaluation/n_gallery",
+    )  # P@1 equals R@1
     lines = [{"step": step, **dict.fromkeys(names, 1.0)} for step in (1, 2)]
     titles = [figure.caption.partition(":")[0] for figure in draw_curves({"a": lines})]
     assert titles == ["MAP@R", "Recall@10 of the held-out classes", "loss.alpha", "Recall@1"]
@@ -199,11 +209,21 @@ def test_thumbnails_are_small_and_drawings_stay_exact():
 
 
 def test_a_list_of_metrics_repeats_nothing_and_has_no_k_beyond_the_gallery():
-    result = {"recall@1": 0.5, "recall@100": 0.9, "recall@1000": 1.0, "precision@1": 0.5, "map@r": 0.4}
+    result = {
+        "recall@1": 0.5,
+        "recall@100": 0.9,
+        "recall@1000": 1.0,
+        "precision@1": 0.5,
+        "map@r": 0.4,
+    }
     result |= {"n_gallery": 400, "prefixes": {}}
     assert [metric.name for metric in list_metrics(result)] == ["recall@1", "recall@100", "map@r"]
     del result["recall@1"], result["recall@100"]
-    assert [metric.title for metric in list_metrics(result)] == ["Recall@1000", "Precision@1", "MAP@R"]
+    assert [metric.title for metric in list_metrics(result)] == [
+        "Recall@1000",
+        "Precision@1",
+        "MAP@R",
+    ]
 
 
 class Verifier(TinyEvaluator):
@@ -225,7 +245,9 @@ class Verifier(TinyEvaluator):
 def measured_run(evaluator, **embedded):
     labels = np.arange(40) % 8
     evaluation = SimpleNamespace(per_query={"mrr": evaluator.reciprocal})
-    test = EvaluatedEmbeddings(Embedded(np.zeros((40, 2)), labels, **embedded), evaluator, evaluation)
+    test = EvaluatedEmbeddings(
+        Embedded(np.zeros((40, 2)), labels, **embedded), evaluator, evaluation
+    )
     result = {"recall@1": 0.25, "recall@4": 0.75, "recall@1000": 1.0, "ir_recall@4": 0.1}
     return SimpleNamespace(test=test, result=result)
 
@@ -264,7 +286,9 @@ def test_there_is_no_roc_of_listed_matches_of_other_evaluators_or_without_pairs(
         assert len(drawn.figures) == 1
         assert drawn.note == ("No ROC curve: no pair is negative." if matches is None else "")
     plain = measured_run(Verifier([1]))
-    plain = SimpleNamespace(test=replace(plain.test, evaluator=TinyEvaluator()), result={"recall@1": 0.5})
+    plain = SimpleNamespace(
+        test=replace(plain.test, evaluator=TinyEvaluator()), result={"recall@1": 0.5}
+    )
     plain.test.evaluation.per_query.clear()
     assert diagrams.draw_accuracy(plain) is None
     assert diagrams.draw_accuracy(SimpleNamespace(test=None, result={})) is None

@@ -46,7 +46,12 @@ def paper(recipe_file: Path, rows: list[dict[str, Any]], **changes: Any) -> Pape
         "metrics": {"sop": ["recall@1", "recall@10"]},
     }
     table |= {"recipes": {"glyphs": str(recipe_file), "sop": "no-such-recipe"}, **changes}
-    about = {"title": "Fake", "backbone": "a big network", "selected_on_test": True, "selection": "best of 7"}
+    about = {
+        "title": "Fake",
+        "backbone": "a big network",
+        "selected_on_test": True,
+        "selection": "best of 7",
+    }
     return Paper.model_validate({**about, "tables": {"table-2": table}})
 
 
@@ -61,7 +66,9 @@ ROWS = [
 def run(registry, quiet, tmp_path, recipe_file):
     def run(rows=ROWS, names=("fake/2",), table=None, **options):
         known = {"fake": paper(recipe_file, rows, **(table or {}))}
-        return reproduce(names, tmp_path / "out", known=known, registry=registry, console=quiet, **options)
+        return reproduce(
+            names, tmp_path / "out", known=known, registry=registry, console=quiet, **options
+        )
 
     return run
 
@@ -82,20 +89,28 @@ def test_published_recalls_rise_with_the_rank_and_labels_differ(name):
                     for metric, value in zip(table.metrics[dataset], values, strict=True)
                     if metric.startswith("recall@") and not math.isnan(value)
                 ]
-                assert [v for _, v in sorted(recalls)] == sorted(v for _, v in recalls), (key, row.label)
+                assert [v for _, v in sorted(recalls)] == sorted(v for _, v in recalls), (
+                    key,
+                    row.label,
+                )
         assert len({row.label for row in table.rows}) == len(table.rows), key
 
 
 def test_a_rows_recipe_has_replacements_then_drops_then_overrides(recipe_file, registry):
     row = {
         "label": "other",
-        "replace": {"loss": {"name": "tiny", "scale": 2.0}, "sampler": {"name": "shuffled", "batch_size": 6}},
+        "replace": {
+            "loss": {"name": "tiny", "scale": 2.0},
+            "sampler": {"name": "shuffled", "batch_size": 6},
+        },
         "drop": ['schedule."loss.scale"'],
         "set": ["loss.noise=0.2", "training.steps=5"],
         "on": {"glyphs": ["loss.noise=0.3"]},
     }
     table = paper(recipe_file, [row], set=["loss.noise=0.1", "embedding.dim=4"]).tables["table-2"]
-    made = row_recipe(table, table.rows[0], "glyphs", registry, seed=2, overrides=("training.steps=6",))
+    made = row_recipe(
+        table, table.rows[0], "glyphs", registry, seed=2, overrides=("training.steps=6",)
+    )
     assert made is not None
     assert (made.loss["scale"], made.loss["noise"], made.schedule) == (2.0, 0.3, {})
     assert (made.sampler["name"], made.embedding.dim) == ("shuffled", 4)
@@ -105,7 +120,9 @@ def test_a_rows_recipe_has_replacements_then_drops_then_overrides(recipe_file, r
 
 def test_runs_that_rows_share_are_trained_once_and_finished_runs_are_kept(run, tmp_path):
     first = run(ROWS, table={"set": ["loss.noise=0.0"]})
-    assert len(list((tmp_path / "out/runs").iterdir())) == 2  # the rows "four" and "four again" share a run
+    assert (
+        len(list((tmp_path / "out/runs").iterdir())) == 2
+    )  # the rows "four" and "four again" share a run
     written = {p: p.stat().st_mtime_ns for p in (tmp_path / "out/runs").rglob("evaluation.json")}
     again = run(ROWS, table={"set": ["loss.noise=0.0"]}, seeds=2)
     assert first.pages == again.pages
@@ -137,7 +154,11 @@ def test_the_page_shows_published_and_measured_values_and_names_those_not_compar
 
 
 def test_a_failed_row_is_named_and_the_others_run(run, registry):
-    bad = {"label": "bad", "set": ["sampler.classes_per_batch=100"], "published": {"sop": [1.0, 2.0]}}
+    bad = {
+        "label": "bad",
+        "set": ["sampler.classes_per_batch=100"],
+        "published": {"sop": [1.0, 2.0]},
+    }
     found = run([bad, *ROWS], seeds=2)
     assert len(found.faults) == 2
     text = found.pages[0].read_text()
@@ -146,8 +167,14 @@ def test_a_failed_row_is_named_and_the_others_run(run, registry):
     assert line == "| bad | (1.0) | (2.0) | – | – | – | – | 0 |"
 
 
-def test_a_row_published_alone_shows_its_figure_and_is_neither_run_nor_failed_nor_compared(run, tmp_path):
-    alone = {"label": "HTL", "published_only": "needs a tree of classes", "published": {"sop": [99.0, 99.0]}}
+def test_a_row_published_alone_shows_its_figure_and_is_neither_run_nor_failed_nor_compared(
+    run, tmp_path
+):
+    alone = {
+        "label": "HTL",
+        "published_only": "needs a tree of classes",
+        "published": {"sop": [99.0, 99.0]},
+    }
     found = run([alone, *ROWS])
     assert found.faults == []
     assert len(list((tmp_path / "out/runs").iterdir())) == 2
@@ -156,23 +183,39 @@ def test_a_row_published_alone_shows_its_figure_and_is_neither_run_nor_failed_no
     assert "- Published alone: HTL. Needs a tree of classes." in text
     assert "of 3 pairs of rows" in text  # rows without runs aren't compared
     row, *others = rows_of(found)
-    assert (row["published_only"], row["measured"], row["runs"]) == ("needs a tree of classes", {}, [])
+    assert (row["published_only"], row["measured"], row["runs"]) == (
+        "needs a tree of classes",
+        {},
+        [],
+    )
     assert all(other["published_only"] is None for other in others)
 
 
 def test_a_table_of_which_no_row_runs_shows_its_figures_of_all_data_sets(run, tmp_path):
-    alone = [{"label": "folds", "published_only": "needs four networks", "published": {"sop": [65.65, 70.0]}}]
+    alone = [
+        {
+            "label": "folds",
+            "published_only": "needs four networks",
+            "published": {"sop": [65.65, 70.0]},
+        }
+    ]
     found = run(alone, table={"recipes": {}})
     text = found.pages[0].read_text()
     assert "## fake/table-2: scale" in text
     assert "| | published SOP R@1 | published SOP R@10 | s |".replace("| |", "|  |") in text
     assert "| folds | 65.65 | 70.00 | – |" in text
     assert not (tmp_path / "out/runs").exists()
-    assert json.loads(found.pages[0].with_suffix(".json").read_text())["tables"][0]["dataset"] is None
+    assert (
+        json.loads(found.pages[0].with_suffix(".json").read_text())["tables"][0]["dataset"] is None
+    )
 
 
 def test_a_row_whose_own_component_no_plugin_provides_fails_and_the_others_run(run):
-    rival = {"label": "rival", "replace": {"loss": {"name": "pml/NoLoss"}}, "published": {"sop": [1.0, 2.0]}}
+    rival = {
+        "label": "rival",
+        "replace": {"loss": {"name": "pml/NoLoss"}},
+        "published": {"sop": [1.0, 2.0]},
+    }
     found = run([rival, *ROWS])
     assert [fault.split(":")[0] for fault in found.faults] == ["rival"]
     text = found.pages[0].read_text()
@@ -183,7 +226,9 @@ def test_a_row_whose_own_component_no_plugin_provides_fails_and_the_others_run(r
 
 
 LEVELS = {
-    "set": ['backbone={name="small-conv", widths=[8, 16], norm="group", levels=["block1", "block2"]}'],
+    "set": [
+        'backbone={name="small-conv", widths=[8, 16], norm="group", levels=["block1", "block2"]}'
+    ],
     "drop": ['schedule."loss.scale"'],
 }
 
@@ -191,8 +236,18 @@ LEVELS = {
 def test_rows_of_other_levels_share_a_run_and_measure_their_part_of_its_embedding(run, tmp_path):
     rows = [
         {"label": "both", **LEVELS, "published": {"sop": [3.0, 4.0]}},
-        {"label": "low", **LEVELS, "levels": {"glyphs": ["block1"]}, "published": {"sop": [1.0, 2.0]}},
-        {"label": "high", **LEVELS, "levels": {"glyphs": ["block2"]}, "published": {"sop": [2.0, 3.0]}},
+        {
+            "label": "low",
+            **LEVELS,
+            "levels": {"glyphs": ["block1"]},
+            "published": {"sop": [1.0, 2.0]},
+        },
+        {
+            "label": "high",
+            **LEVELS,
+            "levels": {"glyphs": ["block2"]},
+            "published": {"sop": [2.0, 3.0]},
+        },
     ]
     found = run(rows)
     (folder,) = (tmp_path / "out/runs").iterdir()
@@ -211,7 +266,10 @@ def test_rows_of_other_levels_share_a_run_and_measure_their_part_of_its_embeddin
     [
         ({"set": ["loss.slope=1"]}, "no option 'slope'"),
         ({"drop": ["loss.slope"]}, "no key 'loss.slope'"),
-        ({**LEVELS, "levels": {"glyphs": ["block3"]}}, "no level 'block3'.*levels.*: block1, block2"),
+        (
+            {**LEVELS, "levels": {"glyphs": ["block3"]}},
+            "no level 'block3'.*levels.*: block1, block2",
+        ),
     ],
 )
 def test_a_row_that_changes_what_the_recipe_lacks_is_named(recipe_file, registry, row, message):
@@ -226,7 +284,10 @@ BOTH = {"sop": [1.0, 2.0]}
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"published_only": "why", "published": {"sop": [math.nan, math.nan]}}, "without a published figure"),
+        (
+            {"published_only": "why", "published": {"sop": [math.nan, math.nan]}},
+            "without a published figure",
+        ),
         (
             {"published_only": "why", "published": BOTH, "drop": ["loss.scale"]},
             "published_only and drop; a row that isn't run has no recipe",
@@ -244,7 +305,9 @@ def test_rows_that_contradict_themselves_are_refused(row, message, recipe_file):
 
 
 def test_missing_data_sets_are_listed_with_the_reason(run, tmp_path):
-    with pytest.raises(DmlError, match=r"no data set of these tables was found:\n  fake/table-2 on sop: "):
+    with pytest.raises(
+        DmlError, match=r"no data set of these tables was found:\n  fake/table-2 on sop: "
+    ):
         run(data=tmp_path)
 
 
@@ -262,13 +325,17 @@ def test_a_row_on_the_papers_data_is_compared(place, registry, quiet, tmp_path, 
     folder = tmp_path / "data" / place
     folder.mkdir(parents=True)
     (folder / "images.txt").touch()
-    registry.plugins.manager.unregister(dml_train.plugin)  # the data set 'sop' needs the published images
+    registry.plugins.manager.unregister(
+        dml_train.plugin
+    )  # the data set 'sop' needs the published images
     provide(registry, "datasets", "sop", Sop)
     settings = ['dataset.name="sop"', "logging.loggers=[]"]
     known = paper(recipe_file, ROWS[:1], recipes={"sop": str(recipe_file)}, set=settings)
     known = known.model_copy(update={"selected_on_test": False})
     where = {"registry": registry, "console": quiet, "data": tmp_path / "data"}
-    text = reproduce(("fake",), tmp_path / "out", known={"fake": known}, **where).pages[0].read_text()
+    text = (
+        reproduce(("fake",), tmp_path / "out", known={"fake": known}, **where).pages[0].read_text()
+    )
     assert "fake/table-2 on SOP" in text
     assert "| four | 40.0 | 50.0 |" in text
     assert "Not comparable" not in text
@@ -296,7 +363,9 @@ def test_without_a_name_the_command_lists_every_table(registry):
         assert all(f"{name}/{key}" in result.output for key in of.tables)
 
 
-rows_with_seeds = st.lists(st.tuples(st.integers(0, 100), st.integers(-3, 3)), min_size=2, max_size=7)
+rows_with_seeds = st.lists(
+    st.tuples(st.integers(0, 100), st.integers(-3, 3)), min_size=2, max_size=7
+)
 
 
 @given(rows_with_seeds)
@@ -304,7 +373,9 @@ def test_rows_in_the_published_order_all_agree_and_reversed_ones_all_disagree(ro
     standings = [Standing(frozenset(), float(v), [v / 100, v / 100]) for v, _ in rows]
     found = compare_order(standings)
     assert found == Order(found.pairs, found.pairs, found.pairs, 0)
-    turned = compare_order([Standing(s.groups, s.published, [-v for v in s.measured]) for s in standings])
+    turned = compare_order(
+        [Standing(s.groups, s.published, [-v for v in s.measured]) for s in standings]
+    )
     assert turned == Order(found.pairs, 0, 0, found.pairs)
 
 

@@ -21,19 +21,30 @@ from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training import run as training
 
-TWO_LEVELS = {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels": ["block1", "block2"]}
+TWO_LEVELS = {
+    "name": "small-conv",
+    "widths": [8, 16],
+    "norm": "group",
+    "levels": ["block1", "block2"],
+}
 
 
 def remember(parameter, **loss):
     """Return tables with a loss around an inner loss, and a schedule for a parameter of the inner loss."""
     schedule = {f"loss.loss.{parameter}": {"kind": "linear", "start": 0.05, "end": 0.2}}
     training = {"ema_decay": 0.9, "micro_batch": 3, "gradient_clip": 1.0}
-    return {"training": training, "schedule": schedule, "loss": {**loss, "loss": {"name": loss["loss"]}}}
+    return {
+        "training": training,
+        "schedule": schedule,
+        "loss": {**loss, "loss": {"name": loss["loss"]}},
+    }
 
 
 # Losses with a memory of past batches, or of sampled classes.
 MEMORIES = [
-    remember("temperature", name="memvir", num_steps=3, margin=1, warmup_steps=2, loss="norm-softmax"),
+    remember(
+        "temperature", name="memvir", num_steps=3, margin=1, warmup_steps=2, loss="norm-softmax"
+    ),
     remember("scale", name="cross-batch-memory", capacity=24, loss="instance-cross-entropy"),
     remember("margin", name="broad-face", capacity=24, warmup_steps=2, loss="arc-face"),
     remember("temperature", name="sampled-classes", class_fraction=0.5, loss="norm-softmax"),
@@ -51,13 +62,22 @@ MEMORIES = [
                 "validation": {"class_fraction": 0.3, "metric": "recall@1", "patience": 11},
             },
         ),
-        ({"name": "sgd"}, {"training": {"precision": "float16"}}),  # first, the scaler halves the scale
+        (
+            {"name": "sgd"},
+            {"training": {"precision": "float16"}},
+        ),  # first, the scaler halves the scale
         ({"name": "adamw"}, {"loss": {"name": "tiny-sparse"}}),  # 2 optimizers
         ({"name": "adamw"}, {"backbone": TWO_LEVELS}),
-        ({"name": "adamw"}, {"initialisation": {"class_weights": "class-means", "adapt_batch_norm": 1.0}}),
+        (
+            {"name": "adamw"},
+            {"initialisation": {"class_weights": "class-means", "adapt_batch_norm": 1.0}},
+        ),
         (
             {"name": "sgd", "momentum": 0.9},
-            {"loss": {"name": "tiny-sparse"}, "training": {"gradient_clip": 1.0, "precision": "float16"}},
+            {
+                "loss": {"name": "tiny-sparse"},
+                "training": {"gradient_clip": 1.0, "precision": "float16"},
+            },
         ),
         *(({"name": "adamw"}, tables) for tables in MEMORIES),
     ],
@@ -108,7 +128,9 @@ def test_a_signal_during_evaluation_or_saving_stops_the_run_soon(
     whole = run(where=tmp_path / "whole", **tables)
     observer = SignalAt(moment, step)
     registry.plugins.register(observer, distribution="signals")
-    with pytest.raises(RunInterrupted, match=f"stopped by SIGTERM after step {stops}; a checkpoint is saved"):
+    with pytest.raises(
+        RunInterrupted, match=f"stopped by SIGTERM after step {stops}; a checkpoint is saved"
+    ):
         run(where=tmp_path / "cut", **tables)
     registry.plugins.manager.unregister(observer)
     assert checkpoint.newest_intact(tmp_path / "cut" / "checkpoints").step == stops
@@ -163,7 +185,9 @@ def test_a_folder_on_nfs_is_locked_by_a_file_beside_it(out, monkeypatch):
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_run_that_another_process_makes_meanwhile_is_not_touched(run, out, tmp_path, monkeypatch, resume):
+def test_a_run_that_another_process_makes_meanwhile_is_not_touched(
+    run, out, tmp_path, monkeypatch, resume
+):
     """Two processes find no folder and start the run; the other process makes the folder first."""
 
     def train_meanwhile(experiment):
@@ -212,7 +236,11 @@ def contents(folder):
         ({}, {"embedding": {"dim": 4}}, "embedding.dim: 8 there, 4 here"),
         ({}, {"dataset": {"num_classes": 7}}, "dataset.num_classes: 6 there, 7 here"),
         ({}, {"optimizer": {"name": "sgd"}}, "optimizer.name: 'adamw' there, 'sgd' here"),
-        ({"optimizer": {"name": "sgd"}}, {"optimizer": {"name": "adamw"}}, "'sgd' there, 'adamw' here"),
+        (
+            {"optimizer": {"name": "sgd"}},
+            {"optimizer": {"name": "adamw"}},
+            "'sgd' there, 'adamw' here",
+        ),
     ],
 )
 def test_a_forced_recipe_that_does_not_fit_changes_nothing(run, out, before, changes, differs):
@@ -238,7 +266,9 @@ def test_a_finished_run_resumes_with_another_recipe_by_force(run, out):
 
 def test_a_forced_option_of_the_optimizer_is_used(run, out):
     run(optimizer={"name": "sgd", "momentum": 0.9})
-    folder = run(resume=True, force=True, optimizer={"name": "sgd", "momentum": 0.5}, training={"steps": 16})
+    folder = run(
+        resume=True, force=True, optimizer={"name": "sgd", "momentum": 0.5}, training={"steps": 16}
+    )
     groups = checkpoint.newest_intact(folder.checkpoints).state()["optimizer"]["param_groups"]
     assert {group["momentum"] for group in groups} == {0.5}
 
@@ -258,7 +288,9 @@ def test_averaging_starts_or_stops_by_force_and_does_not_change_the_training(run
     weights, state = newest(started)
     assert same(state["model"], plain)
     assert state["averaged"] == 4
-    trained = [c.state()["model"]["head.linear.weight"] for c in checkpoint.intact(started.checkpoints)][::-1]
+    trained = [
+        c.state()["model"]["head.linear.weight"] for c in checkpoint.intact(started.checkpoints)
+    ][::-1]
     expected = trained[0]
     for then in trained[1:]:
         expected = 0.9 * expected + 0.1 * then
@@ -271,14 +303,20 @@ def test_averaging_starts_or_stops_by_force_and_does_not_change_the_training(run
 
 
 def test_loss_scaling_starts_or_stops_by_force(run, out):
-    for steps, precision, scales in ((12, "float32", False), (16, "float16", True), (20, "float32", False)):
+    for steps, precision, scales in (
+        (12, "float32", False),
+        (16, "float16", True),
+        (20, "float32", False),
+    ):
         folder = run(resume=True, force=True, training={"steps": steps, "precision": precision})
         assert bool(newest(folder)[1]["scaler"]) == scales
     assert [line["step"] for line in lines(folder) if "loss" in line] == [*range(1, 21)]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_run_ended_by_unreadable_images_resumes_to_the_same_bits(tmp_path, registry, quiet, workers):
+def test_a_run_ended_by_unreadable_images_resumes_to_the_same_bits(
+    tmp_path, registry, quiet, workers
+):
     """Images are damaged after all images were checked; the error names the image and the checkpoint."""
     photos = write_photos(tmp_path / "photos")
     contents = {file: file.read_bytes() for file in photos.rglob("*.png")}
@@ -297,7 +335,9 @@ def test_a_run_ended_by_unreadable_images_resumes_to_the_same_bits(tmp_path, reg
             "logging": {"every": 1, "loggers": [{"name": "jsonl"}]},
         }
         recipe = parse(document, registry)
-        return training.train(recipe, tmp_path / out, resume=resume, registry=registry, console=quiet)
+        return training.train(
+            recipe, tmp_path / out, resume=resume, registry=registry, console=quiet
+        )
 
     whole = train("whole")
     plugin = CutAll()

@@ -46,14 +46,20 @@ def test_the_nearest_of_a_folder_are_those_of_a_plain_sort(dml, photo_run, model
     rows = embedded(model, [query, *files])
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     similarity = rows[1:] @ rows[0]
-    expected = [files[i].relative_to(photos).as_posix() for i in np.argsort(-similarity, kind="stable")[:4]]
+    expected = [
+        files[i].relative_to(photos).as_posix() for i in np.argsort(-similarity, kind="stable")[:4]
+    ]
     found = rows_of(dml("search", photo_run, query, "--gallery", photos, "-k", "4"))
     assert [name for _, name in found] == expected
     # Scores are printed to four digits, and rounded differently in batches of a different size.
-    np.testing.assert_allclose([float(score) for score, _ in found], np.sort(similarity)[::-1][:4], atol=1e-4)
+    np.testing.assert_allclose(
+        [float(score) for score, _ in found], np.sort(similarity)[::-1][:4], atol=1e-4
+    )
 
 
-def test_in_python_a_gallery_needs_no_console_and_paths_may_be_strings(photo_run, registry, photos, query):
+def test_in_python_a_gallery_needs_no_console_and_paths_may_be_strings(
+    photo_run, registry, photos, query
+):
     model = open_model(str(photo_run), registry)
     gallery = Gallery.of_folder(model, str(photos))
     (result,) = search(model, gallery, [str(query)], k=4, registry=registry)
@@ -63,7 +69,9 @@ def test_in_python_a_gallery_needs_no_console_and_paths_may_be_strings(photo_run
     assert search(model, gallery, [], registry=registry) == []
 
 
-def test_codes_are_compared_by_their_hamming_distance(dml, photo_run, model, photos, query, tmp_path):
+def test_codes_are_compared_by_their_hamming_distance(
+    dml, photo_run, model, photos, query, tmp_path
+):
     files = sorted(photos.rglob("*.png"))
     rows = embedded(model, [query, *files]) > 0
     differ = (rows[1:] != rows[0]).sum(axis=1)
@@ -73,10 +81,15 @@ def test_codes_are_compared_by_their_hamming_distance(dml, photo_run, model, pho
     assert rows_of(result) == expected
     assert "Hamming distance" in result.stdout
     dml("embed", photo_run, photos, "--codes", "--out", tmp_path / "c.npy")
-    assert rows_of(dml("search", photo_run, query, "--index", tmp_path / "c.npy", "-k", "7")) == expected
+    assert (
+        rows_of(dml("search", photo_run, query, "--index", tmp_path / "c.npy", "-k", "7"))
+        == expected
+    )
 
 
-def test_a_file_of_embeddings_gives_the_results_of_its_folder(dml, photo_run, photos, query, tmp_path):
+def test_a_file_of_embeddings_gives_the_results_of_its_folder(
+    dml, photo_run, photos, query, tmp_path
+):
     dml("embed", photo_run, photos, "--out", tmp_path / "e.npy")
     direct = dml("search", photo_run, query, "--gallery", photos)
     assert dml("search", photo_run, query, "--index", tmp_path / "e.npy").stdout == direct.stdout
@@ -92,7 +105,9 @@ def test_without_a_gallery_the_runs_own_items_are_searched(dml, photo_run, query
     found = rows_of(dml("search", photo_run, query, "-k", "100"))
     assert len(found) == 15  # half of the classes, five images per class
     assert all(re.fullmatch(r"class-\d/\d\.png", name) for _, name in found)
-    assert [float(score) for score, _ in found] == sorted((float(score) for score, _ in found), reverse=True)
+    assert [float(score) for score, _ in found] == sorted(
+        (float(score) for score, _ in found), reverse=True
+    )
 
 
 def test_a_query_in_the_gallery_does_not_find_itself(dml, photo_run, photos):
@@ -110,7 +125,9 @@ def test_the_page_shows_queries_and_their_results(dml, photo_run, photos, query,
     (tmp_path / "gallery" / "class-0" / "0.png").rename(tmp_path / "gallery" / '<b>"x" & y.png')
     (tmp_path / "gallery" / "bad.png").write_bytes(b"")
     out = tmp_path / "found.html"
-    refused = dml("search", photo_run, query, "--gallery", tmp_path / "gallery", "--html", out, code=2)
+    refused = dml(
+        "search", photo_run, query, "--gallery", tmp_path / "gallery", "--html", out, code=2
+    )
     assert "it is empty" in refused.stderr
     assert not out.exists()
     result = dml(
@@ -127,13 +144,16 @@ def test_the_page_shows_queries_and_their_results(dml, photo_run, photos, query,
     assert page.all("b") == []
     assert page.words.count('<b>"x" & y.png') == 2
     assert (
-        "exists already" in dml("search", photo_run, query, "--gallery", photos, "--html", out, code=2).stderr
+        "exists already"
+        in dml("search", photo_run, query, "--gallery", photos, "--html", out, code=2).stderr
     )
 
 
 def test_control_characters_in_names_are_escaped(dml, photo_run, photos, query, tmp_path):
     shutil.copytree(photos / "class-0", tmp_path / "gallery" / "[red]")
-    (tmp_path / "gallery" / "[red]" / "0.png").rename(tmp_path / "gallery" / "[red]" / "\x1b[31m\udcff.png")
+    (tmp_path / "gallery" / "[red]" / "0.png").rename(
+        tmp_path / "gallery" / "[red]" / "\x1b[31m\udcff.png"
+    )
     out = tmp_path / "found.html"
     result = dml("search", photo_run, query, "--gallery", tmp_path / "gallery", "--html", out)
     assert r"[red]/\x1b[31m\udcff.png" in result.stdout
@@ -150,7 +170,9 @@ def test_a_run_with_missing_data_is_searched_without_names(photo_run, registry, 
     gallery = Gallery.of_run(model, registry)
     assert "Without names and pictures" in gallery.note
     (result,) = search(model, gallery, [query], k=3, registry=registry)
-    assert [gallery.names[index] for index in result.indices] == [f"item {index}" for index in result.indices]
+    assert [gallery.names[index] for index in result.indices] == [
+        f"item {index}" for index in result.indices
+    ]
 
 
 def test_each_mistake_is_one_message(dml, photo_run, photos, query, tmp_path):
@@ -162,7 +184,9 @@ def test_each_mistake_is_one_message(dml, photo_run, photos, query, tmp_path):
         assert result.stdout == ""
         return result.stderr
 
-    assert "expected one of them" in refusal(photo_run, query, "--gallery", photos, "--index", index)
+    assert "expected one of them" in refusal(
+        photo_run, query, "--gallery", photos, "--index", index
+    )
     assert "none.png doesn't exist" in refusal(photo_run, tmp_path / "none.png")
     (tmp_path / "text.png").write_text("text")
     assert "can't read the image" in refusal(photo_run, tmp_path / "text.png", "--index", index)

@@ -24,13 +24,19 @@ from dml_train.run_folder import RunFolder
 def unchanged(tmp_path_factory) -> tuple[list[Path], Page]:
     """Return a pair of runs, and the page that compares the runs."""
     registry, folder = make_registry(), tmp_path_factory.mktemp("runs")
-    runs = [finished_run(folder / name, registry, seed=seed) for seed, name in enumerate(["<i>one", "two"])]
+    runs = [
+        finished_run(folder / name, registry, seed=seed)
+        for seed, name in enumerate(["<i>one", "two"])
+    ]
     return runs, Page(write_side_by_side(runs, folder / "page.html", registry))
 
 
 @pytest.fixture
 def runs(tmp_path, registry):
-    return [finished_run(tmp_path / name, registry, seed=seed) for seed, name in enumerate(["<i>one", "two"])]
+    return [
+        finished_run(tmp_path / name, registry, seed=seed)
+        for seed, name in enumerate(["<i>one", "two"])
+    ]
 
 
 @pytest.fixture
@@ -73,7 +79,9 @@ def test_metrics_tests_and_disagreements_are_those_of_a_plain_count(unchanged):
 def test_only_a_value_that_a_paired_test_finds_better_is_bold(page_of, runs, monkeypatch):
     bold = re.compile(r'<th scope="row">([^<]+)</th>(?:(?!</tr>).)*<strong>', re.DOTALL)
     page = page_of(*runs)
-    tested = re.findall(r'<th scope="row">([^<]+)</th><td>[^<]*</td><td>[^<]*</td>\s*<td>[+−]', page.source)
+    tested = re.findall(
+        r'<th scope="row">([^<]+)</th><td>[^<]*</td><td>[^<]*</td>\s*<td>[+−]', page.source
+    )
     assert tested
     assert bold.findall(page.source) == tested  # bold, since the p-value is 0.03
     assert "NMI" in page.words
@@ -96,9 +104,13 @@ def test_a_winner_was_tested_against_every_other_run(differences, winner):
     names = "abc"[: len(differences) + 1]
     metric = Metric("recall@1", 0.5)
     columns = [Column(name, None, {"recall@1": metric}) for name in names]
-    tests = [None if d is None else SimpleNamespace(difference=d, p_value=0.01) for d in differences]
+    tests = [
+        None if d is None else SimpleNamespace(difference=d, p_value=0.01) for d in differences
+    ]
     comparisons = [
-        RunComparison(name, "", [MetricDifference(metric, 0.5 + test.difference, test)] if test else [])
+        RunComparison(
+            name, "", [MetricDifference(metric, 0.5 + test.difference, test)] if test else []
+        )
         for name, test in zip(names[1:], tests, strict=True)
     ]
     assert side_by_side._winners(columns, comparisons).get("recall@1") == winner
@@ -129,7 +141,9 @@ def test_runs_with_separate_galleries_are_compared(page_of, runs):
     assert "Not tested: the runs were measured on different items." in page_of(*runs).words
 
 
-def test_runs_with_weights_selected_on_the_test_split_are_named_first(page_of, runs, tmp_path, registry):
+def test_runs_with_weights_selected_on_the_test_split_are_named_first(
+    page_of, runs, tmp_path, registry
+):
     third = finished_run(tmp_path / "third", registry, seed=2, selected_on="test")
     words = page_of(*runs, third).words
     assert words.index("Selected on the test split: third.") < words.index("Recall@1")
@@ -158,7 +172,9 @@ def test_the_command_writes_a_page_of_one_run_or_of_several(dml, runs, tmp_path)
     assert "choose the page to write: --out FILE.html" in dml("report", *runs, code=2).stderr
     assert "omit --out" in dml("report", runs[0], "--out", out, code=2).stderr
     assert dml("report", *runs, "--out", out).stdout == f"{out}\n"
-    assert "exists already; nothing was touched" in dml("report", *runs, "--out", out, code=2).stderr
+    assert (
+        "exists already; nothing was touched" in dml("report", *runs, "--out", out, code=2).stderr
+    )
     (runs[1] / "evaluation.json").unlink()
     out.unlink()
     assert (

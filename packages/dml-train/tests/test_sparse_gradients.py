@@ -35,7 +35,9 @@ def take_three_steps(table: Optimizer, loss: TinySparseLoss, factor: float = 1.0
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_only_rows_with_a_gradient_change_by_the_losss_rate_and_weight_decay_changes_none(name: str) -> None:
+def test_only_rows_with_a_gradient_change_by_the_losss_rate_and_weight_decay_changes_none(
+    name: str,
+) -> None:
     loss = TinySparseLoss(4, 3)
     before = loss.class_weights.detach().clone()
     table = Optimizer(name=name, lr=0.1, weight_decay=0.5, lr_multipliers=LrMultipliers(loss=0.0))
@@ -49,7 +51,9 @@ def test_without_decay_rows_of_every_batch_change_as_with_adam() -> None:
 
     class Dense(TinySparseLoss):
         def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            scores = nn.functional.normalize(embeddings) @ nn.functional.normalize(self.class_weights).T
+            scores = (
+                nn.functional.normalize(embeddings) @ nn.functional.normalize(self.class_weights).T
+            )
             return nn.functional.cross_entropy(self.scale * scores, labels)
 
     start = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
@@ -60,7 +64,8 @@ def test_without_decay_rows_of_every_batch_change_as_with_adam() -> None:
         loss.class_weights.data.copy_(start)
         network = nn.Linear(3, 3)
         optimizer = PartedOptimizer(
-            Optimizer(lr=0.1, weight_decay=0.0), {"backbone": network, "head": nn.Identity(), "loss": loss}
+            Optimizer(lr=0.1, weight_decay=0.0),
+            {"backbone": network, "head": nn.Identity(), "loss": loss},
         )
         for _ in range(4):
             loss(network(torch.randn(6, 3)), torch.tensor([0, 1, 2, 0, 1, 2])).backward()
@@ -73,7 +78,9 @@ def test_without_decay_rows_of_every_batch_change_as_with_adam() -> None:
 
 
 def test_an_undeclared_sparse_gradient_is_refused(run) -> None:
-    with pytest.raises(DmlError, match=r"parameter \(6, 8\) of the loss is sparse, but the loss omits it"):
+    with pytest.raises(
+        DmlError, match=r"parameter \(6, 8\) of the loss is sparse, but the loss omits it"
+    ):
         run(loss={**SPARSE, "declares": False})
 
 
@@ -83,7 +90,9 @@ def test_a_dense_gradient_that_the_loss_declares_sparse_is_refused() -> None:
         Optimizer(), {"backbone": nn.Linear(3, 3), "head": nn.Identity(), "loss": loss}
     )
     loss.class_weights.sum().backward()
-    with pytest.raises(DmlError, match=r"parameter \(4, 3\) of the loss is dense, but the loss lists it"):
+    with pytest.raises(
+        DmlError, match=r"parameter \(4, 3\) of the loss is dense, but the loss lists it"
+    ):
         optimizer.check_gradients()
 
 
@@ -98,7 +107,10 @@ def test_the_gradient_norm_sums_repeated_rows_first() -> None:
 
 def test_clipping_scales_sparse_gradients_with_the_others(run, tmp_path) -> None:
     """An SGD step with a clipped gradient equals a step with the learning rate times limit / norm."""
-    limit, once = 1e-4, {"training": {"steps": 1}, "checkpoints": {"every": 1}, "logging": {"every": 1}}
+    limit, once = (
+        1e-4,
+        {"training": {"steps": 1}, "checkpoints": {"every": 1}, "logging": {"every": 1}},
+    )
     sgd = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
     sparse = functools.partial(run, loss=SPARSE)
     clipped = sparse(
@@ -110,6 +122,7 @@ def test_clipping_scales_sparse_gradients_with_the_others(run, tmp_path) -> None
     assert norm > 100 * limit
     slow = sparse(tmp_path / "slow", **once, optimizer={**sgd, "lr": limit / norm})
     one, other = (
-        checkpoint.newest_intact(f.checkpoints).state()["loss"]["class_weights"] for f in (clipped, slow)
+        checkpoint.newest_intact(f.checkpoints).state()["loss"]["class_weights"]
+        for f in (clipped, slow)
     )
     torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)  # float32

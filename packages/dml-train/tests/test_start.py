@@ -78,5 +78,7 @@ sys.meta_path.insert(0, Interrupt())
 from dml_train.__main__ import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (130, "")

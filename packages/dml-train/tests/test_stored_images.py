@@ -44,7 +44,9 @@ def paths(photos):
 @pytest.fixture
 def embed(model, tmp_path):
     def embed(images, name="e.npy", **options):
-        embed_images(EmbeddingPlan(model, images, chunk_size=8), tmp_path / name, ThisProcess(), **options)
+        embed_images(
+            EmbeddingPlan(model, images, chunk_size=8), tmp_path / name, ThisProcess(), **options
+        )
         return (tmp_path / name).read_bytes()
 
     return embed
@@ -95,7 +97,9 @@ def test_tables_give_the_bits_of_files(embed, whole, photos, paths, tmp_path, su
     contents = [(photos / name).read_bytes() for name in paths]
     cells = {
         "bytes": contents,
-        "image": [{"bytes": content, "path": None} for content in contents],  # as in Hugging Face's data sets
+        "image": [
+            {"bytes": content, "path": None} for content in contents
+        ],  # as in Hugging Face's data sets
         "path": [str(photos / name) for name in paths],
     }[kind]
     write_table(tmp_path / f"table{suffix}", kind, cells)
@@ -134,12 +138,16 @@ def test_what_holds_no_images_is_named(photos, paths, tmp_path):
     refused(tmp_path / "notes.parquet", "can't read the table")
     refused(tmp_path, r"contains \.parquet and \.tar files; expected images or a single type")
     (tmp_path / "lone.png").touch()
-    assert open_images(tmp_path).names == ["lone.png"]  # other files in a folder of images are ignored
+    assert open_images(tmp_path).names == [
+        "lone.png"
+    ]  # other files in a folder of images are ignored
     (tmp_path / "empty").mkdir()
     write_tar(tmp_path / "empty" / "0.tar", photos, [])
     refused(tmp_path / "empty", "contains no images: no member ends in")
     write_table(tmp_path / "other.parquet", "picture", [b""])
-    refused(tmp_path / "other.parquet", "has columns id, picture; expected encoded images in 'image' or")
+    refused(
+        tmp_path / "other.parquet", "has columns id, picture; expected encoded images in 'image' or"
+    )
 
 
 @pytest.mark.parametrize("codes", [False, True], ids=["floats", "codes"])
@@ -153,15 +161,23 @@ def test_results_in_parquet(model, photos, paths, tmp_path, codes):
     assert table["path"].to_pylist() == paths
     assert table["label"].to_pylist() == np.load(labels).tolist()
     rows = table[1].to_pylist()
-    found = np.array([np.frombuffer(row, np.uint8) for row in rows]) if codes else np.array(rows, np.float32)
+    found = (
+        np.array([np.frombuffer(row, np.uint8) for row in rows])
+        if codes
+        else np.array(rows, np.float32)
+    )
     np.testing.assert_array_equal(found, np.load(tmp_path / "e.npy"))
     first = (tmp_path / "e.parquet").read_bytes()
     (tmp_path / "again").mkdir()
-    embed_images(plan, tmp_path / "again" / "e.parquet", ThisProcess(), labels=tmp_path / "again" / "l.npy")
+    embed_images(
+        plan, tmp_path / "again" / "e.parquet", ThisProcess(), labels=tmp_path / "again" / "l.npy"
+    )
     assert (tmp_path / "again" / "e.parquet").read_bytes() == first
 
 
-def test_batches_of_any_kind_give_the_bits_of_files(photo_run, registry, model, photos, paths, whole):
+def test_batches_of_any_kind_give_the_bits_of_files(
+    photo_run, registry, model, photos, paths, whole
+):
     embedder = Embedder(photo_run, registry=registry)
     expected = np.load(io.BytesIO(whole))[8:16]
     batch = [photos / name for name in paths[8:16]]
@@ -178,13 +194,17 @@ def test_batches_of_any_kind_give_the_bits_of_files(photo_run, registry, model, 
     pixels = [np.asarray(Image.open(path)) for path in batch]
     # The last image is the JPEG, which will be decoded to a fraction of the full size if `Embedder` is given the file.
     np.testing.assert_array_equal(embedder({"image": pixels})["embedding"][:7], expected[:7])
-    with pytest.raises(DmlError, match="contains the columns id; expected images in one of: image, bytes"):
+    with pytest.raises(
+        DmlError, match="contains the columns id; expected images in one of: image, bytes"
+    ):
         embedder({"id": np.arange(3)})
     with pytest.raises(DmlError, match="row 0 of a batch is int"):
         embedder({"image": [3]})
 
 
-def test_an_embedder_opens_its_run_once_and_drops_bad_images(photo_run, photos, paths, monkeypatch, registry):
+def test_an_embedder_opens_its_run_once_and_drops_bad_images(
+    photo_run, photos, paths, monkeypatch, registry
+):
     from dml_train.trained import embedder
 
     opened = []
@@ -213,7 +233,8 @@ def test_images_of_many_files_are_indexed_like_a_list():
     names = PathTable(map(Path, ("x", "y", "z")))
     members = TarMembers(files, ends, names, np.arange(6).reshape(3, 2))
     rows = TableRows(
-        [SimpleNamespace(file=files[0], num_rows=1), SimpleNamespace(file=files[1], num_rows=2)], "image"
+        [SimpleNamespace(file=files[0], num_rows=1), SimpleNamespace(file=files[1], num_rows=2)],
+        "image",
     )
     for images in (members, rows):
         listed = list(images)

@@ -43,7 +43,9 @@ def without_seconds(path):
     ],
     ids=["protocol", "tune"],
 )
-def test_runs_done_one_by_one_give_the_report_of_one_process(dml, recipe, tmp_path, study, page, runs):
+def test_runs_done_one_by_one_give_the_report_of_one_process(
+    dml, recipe, tmp_path, study, page, runs
+):
     study = [str(recipe) if word == "RECIPE" else word for word in study.split()]
     dml(*study, "--out", tmp_path / "whole")
     here = [*study, "--out", tmp_path / "listed runs"]
@@ -60,10 +62,14 @@ def test_runs_done_one_by_one_give_the_report_of_one_process(dml, recipe, tmp_pa
     dml(*commands[0][1:])  # the command of a finished run can be repeated
     assert dml(*here, "--list-commands").stdout == ""
     dml(*here)
-    assert without_seconds(tmp_path / "listed runs" / page) == without_seconds(tmp_path / "whole" / page)
+    assert without_seconds(tmp_path / "listed runs" / page) == without_seconds(
+        tmp_path / "whole" / page
+    )
 
 
-def test_a_folder_of_another_run_is_refused_before_anything_is_listed(tiny_document, registry, tmp_path):
+def test_a_folder_of_another_run_is_refused_before_anything_is_listed(
+    tiny_document, registry, tmp_path
+):
     recipes = [parse(tiny_document(training={"steps": steps}), registry) for steps in (2, 3)]
     jobs = [Job("run", recipe, tmp_path / "run") for recipe in recipes]
     assert len(list_commands([jobs[0]])) == 1

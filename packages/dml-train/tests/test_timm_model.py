@@ -38,9 +38,13 @@ def test_the_features_are_what_timms_own_pooling_and_classifier_get(model):
     with torch.no_grad():
         features = backbone(images)
         assert features.shape[:2] == (1, backbone.num_features)
-        expected = backbone.trunk.forward_head(backbone.trunk.forward_features(images), pre_logits=True)
+        expected = backbone.trunk.forward_head(
+            backbone.trunk.forward_features(images), pre_logits=True
+        )
         if features.ndim == 4 and model.startswith("mobilenet"):
-            features = backbone.trunk.forward_head(features, pre_logits=True)  # with a layer after pooling
+            features = backbone.trunk.forward_head(
+                features, pre_logits=True
+            )  # with a layer after pooling
         elif features.ndim == 4:
             features = features.mean((2, 3))
         # The order of a mean over positions can differ.
@@ -71,7 +75,9 @@ def test_levels_of_tokens_are_maps_of_patches():
 def test_weights_come_from_a_file_with_or_without_its_classifier(tmp_path, suffix):
     file = tmp_path / f"weights{suffix}"
     whole = timm.create_model("resnet10t", num_classes=7)
-    (safetensors.torch.save_file if suffix == ".safetensors" else torch.save)(whole.state_dict(), file)
+    (safetensors.torch.save_file if suffix == ".safetensors" else torch.save)(
+        whole.state_dict(), file
+    )
     backbone = TimmModel(3, "resnet10t", str(file))
     for name, tensor in backbone.trunk.state_dict().items():
         torch.testing.assert_close(tensor, whole.state_dict()[name], rtol=0, atol=0)
@@ -96,9 +102,15 @@ def test_without_timm_the_message_names_what_to_install(monkeypatch):
     ("options", "message"),
     [
         ({"model": "resnet5O"}, "timm has no model 'resnet5O'; did you mean"),
-        ({"model": "resnet10t", "levels": ["layer5"]}, "'layer5'; resnet10t has no such level; did you mean"),
+        (
+            {"model": "resnet10t", "levels": ["layer5"]},
+            "'layer5'; resnet10t has no such level; did you mean",
+        ),
         ({"model": "resnet10t", "weights": "none.pt"}, "'none.pt', but the file doesn't exist"),
-        ({"model": "resnet10t", "image_size": 64}, "image_size is 64, but resnet10t works for any size"),
+        (
+            {"model": "resnet10t", "image_size": 64},
+            "image_size is 64, but resnet10t works for any size",
+        ),
     ],
     ids=str,
 )
@@ -120,7 +132,9 @@ def test_lite0s_weights_are_timms_in_the_order_of_the_modules_and_fit_no_other_m
         "bn2": "_bn1",
     }.items():
         assert torch.equal(ours[f"{name}.weight"], theirs[f"{other}.weight"])
-    with pytest.raises(DmlError, match=r"don't fit ResNet: .* expected the state dict of timm's resnet10t"):
+    with pytest.raises(
+        DmlError, match=r"don't fit ResNet: .* expected the state dict of timm's resnet10t"
+    ):
         TimmModel(3, "resnet10t", "efficientnet-lite0")
 
 
@@ -139,21 +153,27 @@ def test_lite0s_features_are_those_of_the_original_definition():
     images = 2.0 * torch.rand(2, 3, 96, 96) - 1.0
     with torch.no_grad():
         # Sums may have a different order, and features reach 6. No difference was found for 96, 128 and 224 pixels.
-        torch.testing.assert_close(backbone(images), original.extract_features(images), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            backbone(images), original.extract_features(images), rtol=1e-4, atol=1e-4
+        )
 
 
 def test_positions_of_weights_for_another_size_are_interpolated(tmp_path):
     whole = timm.create_model("test_vit")  # 160 pixels: 10 × 10 patches and a class token
     torch.save(whole.state_dict(), tmp_path / "w.pt")
     backbone = TimmModel(3, "test_vit", str(tmp_path / "w.pt"), image_size=64).eval()
-    expected = timm.layers.resample_abs_pos_embed(whole.pos_embed.detach(), [4, 4], num_prefix_tokens=1)
+    expected = timm.layers.resample_abs_pos_embed(
+        whole.pos_embed.detach(), [4, 4], num_prefix_tokens=1
+    )
     torch.testing.assert_close(backbone.trunk.pos_embed.detach(), expected)
     assert backbone(torch.rand(2, 3, 64, 64)).shape == (2, backbone.num_features)
 
 
 def test_published_names_are_converted_as_timm_does(tmp_path):
     state = timm.create_model("test_vit", num_classes=0).state_dict()
-    torch.save({**state, "mask_token": torch.zeros(1, 64)}, tmp_path / "dinov2.pt")  # unknown to timm's model
+    torch.save(
+        {**state, "mask_token": torch.zeros(1, 64)}, tmp_path / "dinov2.pt"
+    )  # unknown to timm's model
     loaded = TimmModel(3, "test_vit", str(tmp_path / "dinov2.pt")).trunk.state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
 
@@ -179,7 +199,9 @@ def test_lora_starts_from_the_network_and_trains_its_own_matrices_alone(tmp_path
 
 @needs_peft
 def test_an_unknown_layer_for_lora_is_refused():
-    message = r"'attn.kqv', which doesn't match the end of any layer's name; linear layers: .*attn.qkv"
+    message = (
+        r"'attn.kqv', which doesn't match the end of any layer's name; linear layers: .*attn.qkv"
+    )
     with pytest.raises(InvalidOption, match=message):
         TimmModel(3, "test_vit", image_size=32, lora_rank=2, lora_targets=["attn.kqv"])
 
@@ -200,7 +222,9 @@ def test_a_layer_on_which_lora_would_have_no_effect_is_refused():
     def probe(network):
         return network(torch.ones(1, 4, device="meta"))
 
-    with pytest.raises(InvalidOption, match=r"includes 'qkv', whose weight the model uses without calling"):
+    with pytest.raises(
+        InvalidOption, match=r"includes 'qkv', whose weight the model uses without calling"
+    ):
         add_lora(UsesTheWeightAlone(), 2, 4.0, ["qkv", "proj"], probe)
     add_lora(UsesTheWeightAlone(), 2, 4.0, ["proj"], probe)
 
@@ -225,5 +249,7 @@ def test_a_network_of_the_hub_is_read_from_the_cache(tmp_path, monkeypatch):
     assert backbone.num_features == 512
     for name, tensor in backbone.trunk.state_dict().items():
         torch.testing.assert_close(tensor, network.state_dict()[name], rtol=0, atol=0)
-    with pytest.raises(DmlError, match="could not load hf-hub:someone/other from the Hub or from the cache"):
+    with pytest.raises(
+        DmlError, match="could not load hf-hub:someone/other from the Hub or from the cache"
+    ):
         TimmModel(3, "hf-hub:someone/other")

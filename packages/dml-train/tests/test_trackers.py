@@ -29,7 +29,9 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 
 def needs(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(name not in INSTALLED, reason=f"{name} isn't installed: dml-train[{name}]")
+    return pytest.mark.skipif(
+        name not in INSTALLED, reason=f"{name} isn't installed: dml-train[{name}]"
+    )
 
 
 TRACKERS = [pytest.param(name, marks=needs(name)) for name in NEEDS]
@@ -85,9 +87,13 @@ def test_a_killed_run_continues_as_the_same_run_with_its_recipe_and_every_step(r
         if key == "loss":
             losses.setdefault(step, set()).add(value)
     assert sorted(losses) == list(range(1, 13))
-    assert {len(values) for values in losses.values()} == {1}  # a repeated step must not change its loss
+    assert {len(values) for values in losses.values()} == {
+        1
+    }  # a repeated step must not change its loss
 
-    logged = "evaluation/recall_1" if name == "mlflow" else "evaluation/recall@1"  # names must not contain @
+    logged = (
+        "evaluation/recall_1" if name == "mlflow" else "evaluation/recall@1"
+    )  # names must not contain @
     metrics = [value for step, key, value in held["points"] if key == logged]
     assert metrics[-1] == folder.read_evaluation()["recall@1"]
 
@@ -125,11 +131,16 @@ def test_trackio_numbers_a_name_that_the_project_has(tmp_path):
         logger.log(1, {"loss": 1.0})
         logger.close()
     assert sorted(SQLiteStorage.get_runs("names")) == ["mine", "mine-2"]
-    assert Counter(len(SQLiteStorage.get_logs("names", name)) for name in ("mine", "mine-2")) == {3: 1, 1: 1}
+    assert Counter(len(SQLiteStorage.get_logs("names", name)) for name in ("mine", "mine-2")) == {
+        3: 1,
+        1: 1,
+    }
 
 
 def test_settings_are_named_by_their_paths():
-    recipe = make_document(schedule={"optimizer.lr": {"kind": "cosine"}}, optimizer={"betas": [0.9, 0.99]})
+    recipe = make_document(
+        schedule={"optimizer.lr": {"kind": "cosine"}}, optimizer={"betas": [0.9, 0.99]}
+    )
     settings = flatten_settings(recipe)
     assert settings["schedule.optimizer.lr.kind"] == "cosine"
     assert settings["optimizer.betas"] == "[0.9, 0.99]"

@@ -39,7 +39,8 @@ def test_a_run_says_what_trains_and_what_is_measured(run, quiet):
     assert said.startswith("loading the data set 'tiny' tiny (")
     assert "trains with tiny on" in said
     assert (
-        ": 2 steps on cpu; 2 classes are held out for validation; then 48 images of 6 other classes" in said
+        ": 2 steps on cpu; 2 classes are held out for validation; then 48 images of 6 other classes"
+        in said
     )
 
 
@@ -63,7 +64,9 @@ def test_metrics_have_scheduled_values_and_no_times(run):
         "step", "loss", "gradient_norm", "optimizer.lr", "optimizer.lr_multipliers.head", "loss.scale"
     }  # fmt: skip
     assert (first["optimizer.lr"], first["loss.scale"]) == (0.01, 1.0)
-    assert first["optimizer.lr_multipliers.head"] == 4.0  # a linear schedule starts at the recipe's value
+    assert (
+        first["optimizer.lr_multipliers.head"] == 4.0
+    )  # a linear schedule starts at the recipe's value
     assert last["optimizer.lr"] < 1e-3
     assert last["loss.scale"] == pytest.approx(1 + 8 * 11 / 12)
 
@@ -85,7 +88,9 @@ def test_a_mistake_found_while_building_leaves_no_folder(run, out):
         run(sampler={"classes_per_batch": 40})
     with pytest.raises(DmlError, match=r"schedule 'loss.sclae'.*did you mean 'scale'"):
         run(schedule={"loss.sclae": {"kind": "constant", "value": 1}})
-    with pytest.raises(DmlError, match=r"\[schedule.'optimizer.lr'\]: end is -1; expected .* at least 0"):
+    with pytest.raises(
+        DmlError, match=r"\[schedule.'optimizer.lr'\]: end is -1; expected .* at least 0"
+    ):
         run(schedule={"optimizer.lr": {"kind": "cosine", "end": -1}})
     with pytest.raises(DmlError, match="this machine has"):
         run(training={"device": "cuda:99"})
@@ -99,19 +104,21 @@ def test_a_non_finite_loss_stops_the_run_and_names_the_batch(run, out):
             logging={"every": 6})  # fmt: skip
 
 
-@pytest.mark.parametrize("refusal", [ZeroDivisionError("division by zero"), ValueError("scale is 0")])
+@pytest.mark.parametrize(
+    "refusal", [ZeroDivisionError("division by zero"), ValueError("scale is 0")]
+)
 def test_a_scheduled_value_that_the_loss_refuses_is_named(run, monkeypatch, refusal):
     forward = TinyLoss.forward
 
-    def forward_above_0(self: TinyLoss, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def forward_above_0(
+        self: TinyLoss, embeddings: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
         if self.scale == 0:
             raise refusal
         return forward(self, embeddings, labels)
 
     monkeypatch.setattr(TinyLoss, "forward", forward_above_0)
-    expected = (
-        rf"^step 6 failed: .*{refusal}\. .* loss.scale = 0; the checkpoint of step 4 .* is intact.* by force"
-    )
+    expected = rf"^step 6 failed: .*{refusal}\. .* loss.scale = 0; the checkpoint of step 4 .* is intact.* by force"
     with pytest.raises(DmlError, match=expected):
         run(schedule={"loss.scale": {"kind": "step", "values": [1, 0], "milestones": [5]}})
 
@@ -132,7 +139,9 @@ SGD = {"name": "sgd", "momentum": 0.0}
         (1e30, {}, ""),  # AdamW's state becomes infinite
     ],
 )
-def test_weights_or_a_state_that_became_infinite_in_one_step_are_not_saved(run, out, scale, changes, spoilt):
+def test_weights_or_a_state_that_became_infinite_in_one_step_are_not_saved(
+    run, out, scale, changes, spoilt
+):
     # The loss is finite and, if momentum is not used, the optimizer's state is, too.
     leap = {"loss.scale": {"kind": "step", "values": [4.0, scale, 4.0], "milestones": [7, 8]}}
     if changes:
@@ -171,8 +180,9 @@ def test_an_observer_that_fails_is_named_and_set_aside(run, registry, quiet, err
     assert run().evaluation.is_file()
     assert observer.calls == 1
     told = quiet.file.getvalue()
-    assert f"the plugin failing 2.0 in dml_step_end failed: {type(error).__name__}: {error}" in " ".join(
-        told.split()
+    assert (
+        f"the plugin failing 2.0 in dml_step_end failed: {type(error).__name__}: {error}"
+        in " ".join(told.split())
     )
 
 
@@ -185,7 +195,9 @@ def test_an_observers_message_to_the_user_ends_the_run_and_strict_plugins_make_o
         run(tmp_path / "message")
     monkeypatch.setenv("DML_STRICT_PLUGINS", "1")
     failing.error = ValueError("odd")
-    with pytest.raises(DmlError, match=r"dml_step_end failed: ValueError: odd \(DML_STRICT_PLUGINS is set\)"):
+    with pytest.raises(
+        DmlError, match=r"dml_step_end failed: ValueError: odd \(DML_STRICT_PLUGINS is set\)"
+    ):
         run(tmp_path / "strict")
 
 
@@ -254,7 +266,9 @@ def test_half_precision_trains_to_float32_embeddings(run, device, precision):
     assert np.mean(logged[-10:]) < np.mean(logged[:10]) - 0.3
 
 
-def test_a_compiled_network_matches_the_plain_one_and_saves_the_same_names(run, tmp_path, monkeypatch):
+def test_a_compiled_network_matches_the_plain_one_and_saves_the_same_names(
+    run, tmp_path, monkeypatch
+):
     # This tests the tracing; test_compiled_network tests the code of the default backend.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
     torch._dynamo.reset()
@@ -263,7 +277,9 @@ def test_a_compiled_network_matches_the_plain_one_and_saves_the_same_names(run, 
     compiled = run(where=tmp_path / "compiled", training={"compile": True})
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     assert losses(compiled) == pytest.approx(losses(plain), rel=1e-5)
-    one, other = (checkpoint.newest_intact(folder.checkpoints).weights() for folder in (plain, compiled))
+    one, other = (
+        checkpoint.newest_intact(folder.checkpoints).weights() for folder in (plain, compiled)
+    )
     assert one.keys() == other.keys()
 
 
@@ -288,7 +304,9 @@ def test_micro_batches_give_the_gradient_of_the_batch(run, tmp_path, device):
     assert losses(parts) == pytest.approx(losses(whole), rel=1e-5)
 
 
-def test_a_micro_batch_updates_batch_norms_once_and_draws_one_dropout_in_both_passes(registry, tiny_document):
+def test_a_micro_batch_updates_batch_norms_once_and_draws_one_dropout_in_both_passes(
+    registry, tiny_document
+):
     document = tiny_document(training={"micro_batch": 4}, backbone={"dropout": 0.5})
     experiment = build(parse(document, registry), registry)
     network = Replica(experiment, SINGLE_PROCESS)
@@ -298,7 +316,9 @@ def test_a_micro_batch_updates_batch_norms_once_and_draws_one_dropout_in_both_pa
     embeddings = network.embed(images, step=0)
     assert norm.num_batches_tracked == 0
     again = []
-    experiment.model.register_forward_hook(lambda module, inputs, output: again.append(output.detach()))
+    experiment.model.register_forward_hook(
+        lambda module, inputs, output: again.append(output.detach())
+    )
     embeddings.square().sum().backward()
     network.finish_backward()
     assert norm.num_batches_tracked == 2
@@ -319,11 +339,17 @@ class Nothing(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("loss", "images_per_class", "warnings"), [(Pairs, 1, 1), (Nothing, 2, 0)])
-def test_a_loss_without_any_pair_is_warned_of_once(run, registry, quiet, loss, images_per_class, warnings):
+def test_a_loss_without_any_pair_is_warned_of_once(
+    run, registry, quiet, loss, images_per_class, warnings
+):
     provide(registry, "losses", "zero", loss)
-    run(loss={"name": "zero"}, training={"steps": 9}, sampler={"images_per_class": images_per_class})
+    run(
+        loss={"name": "zero"}, training={"steps": 9}, sampler={"images_per_class": images_per_class}
+    )
     said = " ".join(quiet.file.getvalue().split())
-    expected = "is exactly 0: no two of the batch's 4 items have the same class, and the loss 'zero'"
+    expected = (
+        "is exactly 0: no two of the batch's 4 items have the same class, and the loss 'zero'"
+    )
     assert said.count(expected) == said.count("is exactly 0") == warnings
 
 

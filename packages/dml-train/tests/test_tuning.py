@@ -69,7 +69,8 @@ CHOICES = ["a=2", "a=[2", "a=[2]", "a=[2, 2]", "a=[[1], [2]]", "=[1, 2]"]
 
 
 @pytest.mark.parametrize(
-    ("read", "text"), [*((read_range, text) for text in RANGES), *((read_choice, text) for text in CHOICES)]
+    ("read", "text"),
+    [*((read_range, text) for text in RANGES), *((read_choice, text) for text in CHOICES)],
 )
 def test_an_invalid_range_or_choice_is_refused(read, text):
     with pytest.raises(InvalidOption, match=r"^(range|choice) '"):
@@ -106,12 +107,16 @@ def test_a_space_is_read_from_a_file_and_its_mistakes_are_named(tmp_path):
         ({"space": {}}, "the search space is empty"),
     ],
 )
-def test_a_search_that_does_not_suit_its_recipe_is_refused_before_anything_runs(plan, changes, message):
+def test_a_search_that_does_not_suit_its_recipe_is_refused_before_anything_runs(
+    plan, changes, message
+):
     with pytest.raises(DmlError, match=message):
         plan(**changes)
 
 
-def test_a_trials_value_is_its_folds_mean_without_the_test_split(plan, tmp_path, quiet, monkeypatch):
+def test_a_trials_value_is_its_folds_mean_without_the_test_split(
+    plan, tmp_path, quiet, monkeypatch
+):
     make = TinyDataset.__init__
 
     @functools.wraps(make)
@@ -124,10 +129,14 @@ def test_a_trials_value_is_its_folds_mean_without_the_test_split(plan, tmp_path,
         self.test.load = refuse
 
     monkeypatch.setattr(TinyDataset, "__init__", unseen)
-    trials = run_search(plan(folds=3, validation={"metric": "recall@1"}), tmp_path / "out", 2, quiet)
+    trials = run_search(
+        plan(folds=3, validation={"metric": "recall@1"}), tmp_path / "out", 2, quiet
+    )
     assert len(trials) == 2
     for trial in trials:
-        folds = [tmp_path / f"out/trials/{trial.number:04}/fold-{n}/evaluation.json" for n in range(3)]
+        folds = [
+            tmp_path / f"out/trials/{trial.number:04}/fold-{n}/evaluation.json" for n in range(3)
+        ]
         measured = [json.loads(path.read_text()) for path in folds]
         assert {figures["split"] for figures in measured} == {"validation"}
         assert trial.value == pytest.approx(sum(figures["recall@1"] for figures in measured) / 3)
@@ -186,7 +195,9 @@ def test_a_folder_with_other_files_is_refused_unchanged(plan, registry, tmp_path
 
 def test_a_failed_trial_counts_and_is_not_the_best(plan, tmp_path, quiet):
     batches = Choice((4, 100))  # more classes than in the data set
-    trials = run_search(plan(space={"sampler.classes_per_batch": batches}), tmp_path / "out", 6, quiet)
+    trials = run_search(
+        plan(space={"sampler.classes_per_batch": batches}), tmp_path / "out", 6, quiet
+    )
     failed = [trial for trial in trials if trial.value is None]
     assert failed
     assert {trial.settings["sampler.classes_per_batch"] for trial in failed} == {100}
@@ -210,7 +221,9 @@ def test_the_command_states_its_budget_and_writes_the_best_recipe(plan, registry
     chosen = load_recipe(out / "best.toml", [], registry)
     assert chosen.optimizer.lr == winner["settings"]["optimizer.lr"]
     assert chosen.evaluation.test
-    result = CliRunner().invoke(main, [*arguments, "--choice", "optimizer.lr=[1.0, 2.0]"], obj=registry)
+    result = CliRunner().invoke(
+        main, [*arguments, "--choice", "optimizer.lr=[1.0, 2.0]"], obj=registry
+    )
     assert result.exit_code == 2
     assert "'optimizer.lr' varies twice" in result.stderr
 
@@ -253,10 +266,14 @@ def test_machines_share_the_trials_and_do_each_once(plan, faked, tmp_path, quiet
     assert [trial.number for trial in last] == list(range(13))
     assert len({trial.settings["optimizer.lr"] for trial in last}) == 13
     alone = run_search(plan(), tmp_path / "alone", 10, quiet)
-    assert outcomes(alone) == outcomes(last[:10]), "random trials must only depend on the trial's number"
+    assert outcomes(alone) == outcomes(last[:10]), (
+        "random trials must only depend on the trial's number"
+    )
 
 
-def test_a_trial_whose_machine_died_is_taken_over_and_one_that_trains_is_left(plan, faked, tmp_path, quiet):
+def test_a_trial_whose_machine_died_is_taken_over_and_one_that_trains_is_left(
+    plan, faked, tmp_path, quiet
+):
     out = tmp_path / "out"
     store = TrialStore(plan(), out)
     assert store.ask(3)
@@ -268,7 +285,9 @@ def test_a_trial_whose_machine_died_is_taken_over_and_one_that_trains_is_left(pl
     assert [trial.number for trial in run_search(plan(), out, 3, quiet)] == [0, 1, 2]
 
 
-def test_a_full_disk_keeps_the_trials_and_the_search_resumes(plan, faked, tmp_path, quiet, small_files):
+def test_a_full_disk_keeps_the_trials_and_the_search_resumes(
+    plan, faked, tmp_path, quiet, small_files
+):
     out = tmp_path / "out"
     run_search(plan(), out, 2, quiet)
     size = (out / "journal.log").stat().st_size

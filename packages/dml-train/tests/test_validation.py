@@ -61,7 +61,9 @@ def test_more_folds_than_classes_are_refused():
 
 
 def test_an_unknown_metric_is_named():
-    with pytest.raises(DmlError, match=r"'map_at_R'; did you mean 'map@r'\? the evaluator measured: map@r"):
+    with pytest.raises(
+        DmlError, match=r"'map_at_R'; did you mean 'map@r'\? the evaluator measured: map@r"
+    ):
         Best("map_at_R", 0).update(1, {"map@r": 0.5})
 
 
@@ -85,7 +87,11 @@ def script(monkeypatch):
 
 
 EVERY_TWO = {"every": 2, "unit": "step"}
-PATIENT = {"class_fraction": 0.34, "metric": "recall@1", "patience": 2}  # holds out 2 classes of 8 items
+PATIENT = {
+    "class_fraction": 0.34,
+    "metric": "recall@1",
+    "patience": 2,
+}  # holds out 2 classes of 8 items
 
 
 def test_a_run_stops_early_and_keeps_the_best_weights(run, script, registry, quiet):
@@ -93,7 +99,9 @@ def test_a_run_stops_early_and_keeps_the_best_weights(run, script, registry, qui
     script(values, [16])
     folder = run(evaluation=EVERY_TWO, validation=PATIENT)
     logged = lines(folder)
-    assert [line["validation/recall@1"] for line in logged if "validation/recall@1" in line] == values
+    assert [
+        line["validation/recall@1"] for line in logged if "validation/recall@1" in line
+    ] == values
     assert logged[-1]["step"] == 8
     assert json.loads(folder.evaluation.read_text())["step"] == 4
     assert 4 in [c.step for c in checkpoint.intact(folder.checkpoints)]
@@ -153,11 +161,18 @@ def test_a_run_records_which_classes_selected_its_weights(run, script, validatio
 
 
 def test_a_run_without_the_test_split_measures_the_held_out_classes_only(run):
-    evaluation, validation = {**EVERY_TWO, "test": False}, {"fold": 0, "folds": 3, "metric": "recall@1"}
+    evaluation, validation = (
+        {**EVERY_TWO, "test": False},
+        {"fold": 0, "folds": 3, "metric": "recall@1"},
+    )
     folder = run(training={"steps": 4}, evaluation=evaluation, validation=validation)
     result = json.loads(folder.evaluation.read_text())
     logged = lines(folder)
-    watched = {line["step"]: line["validation/recall@1"] for line in logged if "validation/recall@1" in line}
+    watched = {
+        line["step"]: line["validation/recall@1"]
+        for line in logged
+        if "validation/recall@1" in line
+    }
     assert result["split"] == "validation"
     assert result["recall@1"] == max(watched.values()) == watched[result["step"]]
     assert not folder.embeddings().exists()

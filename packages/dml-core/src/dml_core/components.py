@@ -61,14 +61,18 @@ class Component:
                 f"component {name!r}: factory is {factory!r}; expected a class or a function, or 'module:name'"
             )
         if not summary.strip() or "\n" in summary:
-            raise ValueError(f"component {name!r}: summary is {summary!r}; expected one line of text")
+            raise ValueError(
+                f"component {name!r}: summary is {summary!r}; expected one line of text"
+            )
         self.name: Final = name
         self.summary: Final = summary
         self.source: Final = source
         self.deferred: Final = tuple(deferred)
         self._factory: Final = factory
         self._options: Final = None if options is None else tuple(options)
-        if not isinstance(factory, str):  # read the options now, so that loading the plugin shows a mistake
+        if not isinstance(
+            factory, str
+        ):  # read the options now, so that loading the plugin shows a mistake
             _ = self.options
 
     @cached_property

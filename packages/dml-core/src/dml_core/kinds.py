@@ -14,7 +14,10 @@ CONTEXT: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
         # num_classes: of the training split; steps_per_epoch: the sampler's batches per epoch
         "losses": ("num_classes", "embedding_dim", "steps_per_epoch", "seed"),
         "samplers": ("labels", "seed"),  # labels: (N,), of the training split
-        "backbones": ("in_channels", "pretrained"),  # pretrained: False if a checkpoint is loaded afterwards
+        "backbones": (
+            "in_channels",
+            "pretrained",
+        ),  # pretrained: False if a checkpoint is loaded afterwards
         "datasets": ("seed",),
         "evaluators": ("seed",),
         # directory: the run's folder; start_step: steps done before this start; recipe: as a dict

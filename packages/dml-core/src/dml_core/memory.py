@@ -54,8 +54,12 @@ class MemoryQueue(nn.Module):
         self.capacity, self.embedding_dim = capacity, embedding_dim
         self.register_buffer("embeddings", torch.zeros(capacity, embedding_dim, dtype=dtype))
         self.register_buffer("labels", torch.zeros(capacity, dtype=torch.int64))
-        self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))  # where the next row goes
-        self.register_buffer("fill", torch.zeros((), dtype=torch.int64))  # the number of filled rows
+        self.register_buffer(
+            "pointer", torch.zeros((), dtype=torch.int64)
+        )  # where the next row goes
+        self.register_buffer(
+            "fill", torch.zeros((), dtype=torch.int64)
+        )  # the number of filled rows
         self.extra_names = tuple(extras or ())
         for name, example in (extras or {}).items():
             if hasattr(self, name):
@@ -93,7 +97,9 @@ class MemoryQueue(nn.Module):
             ring, newest = getattr(self, name), value[count - kept :]
             ring[first : first + head].copy_(newest[:head])
             ring[: kept - head].copy_(newest[head:])
-        self._set_counters((self._pointer + count) % self.capacity, min(self._fill + count, self.capacity))
+        self._set_counters(
+            (self._pointer + count) % self.capacity, min(self._fill + count, self.capacity)
+        )
 
     def contents(self) -> Contents:
         """Copy the filled rows, oldest first: (n, D), (n,) and the extras; n is 0 if the queue is empty."""

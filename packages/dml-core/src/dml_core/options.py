@@ -54,7 +54,9 @@ def options_of(factory: Callable[..., Any]) -> tuple[Option, ...]:
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     ]
     annotations = _annotations(factory)
-    return tuple(Option(p.name, annotations.get(p.name, _declared_annotation(p)), p.default) for p in named)
+    return tuple(
+        Option(p.name, annotations.get(p.name, _declared_annotation(p)), p.default) for p in named
+    )
 
 
 def signature_of(options: Sequence[Option]) -> inspect.Signature:

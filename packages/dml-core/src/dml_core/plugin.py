@@ -17,7 +17,9 @@ def dml_samplers() -> Iterable[Component]:
         "C classes x K images per batch, all classes equally often",
     )
     yield Component(
-        "shuffled", "dml_core.samplers:ShuffledSampler", "all images once per epoch, in random order"
+        "shuffled",
+        "dml_core.samplers:ShuffledSampler",
+        "all images once per epoch, in random order",
     )
     yield Component(
         "hard-negatives",

@@ -78,7 +78,11 @@ class Plugins:
                 self.fail(Failure(written, distribution, version, error))
 
     def register(
-        self, plugin: object, entry_point: str = "", distribution: str = "unpackaged", version: str = "0"
+        self,
+        plugin: object,
+        entry_point: str = "",
+        distribution: str = "unpackaged",
+        version: str = "0",
     ) -> Provider:
         """Add a plugin, packaged or not, and return its provider.
 
@@ -138,7 +142,9 @@ class Plugins:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                self.fail(Failure(provider.entry_point, provider.distribution, provider.version, error))
+                self.fail(
+                    Failure(provider.entry_point, provider.distribution, provider.version, error)
+                )
             else:
                 collected += [(item, provider) for item in items]
         return collected
@@ -148,7 +154,9 @@ class Plugins:
         if not self.failures:
             return ""
         count = "1 plugin" if len(self.failures) == 1 else f"{len(self.failures)} plugins"
-        return f"\n{count} failed to load (see 'dml plugins'):" + "".join(f"\n  {f}" for f in self.failures)
+        return f"\n{count} failed to load (see 'dml plugins'):" + "".join(
+            f"\n  {f}" for f in self.failures
+        )
 
     def provider_of(self, plugin: object) -> Provider:
         """Return the provider of a registered plugin."""
@@ -157,7 +165,9 @@ class Plugins:
     def _check_hooks(self, plugin: object) -> None:
         specified = [name for name in vars(hookspecs) if name.startswith(f"{hookspecs.PROJECT}_")]
         for caller in self.manager.get_hookcallers(plugin) or ():
-            if not caller.has_spec() and not all(impl.optionalhook for impl in caller.get_hookimpls()):
+            if not caller.has_spec() and not all(
+                impl.optionalhook for impl in caller.get_hookimpls()
+            ):
                 raise DmlError(
                     f"implements unknown hook {caller.name!r}{nearest(caller.name, specified)} "
                     f"hooks: {', '.join(specified)}"

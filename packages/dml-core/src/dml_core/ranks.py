@@ -20,7 +20,10 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def all_gather_rows(
-    rows: torch.Tensor, counts: Sequence[int] | None = None, *, gradients: Literal["mean", "sum"] = "sum"
+    rows: torch.Tensor,
+    counts: Sequence[int] | None = None,
+    *,
+    gradients: Literal["mean", "sum"] = "sum",
 ) -> torch.Tensor:
     """Gather the rows of all ranks, in the order of the ranks; the gradient flows to this rank's rows.
 
@@ -61,7 +64,9 @@ def all_gather_rows(
 
 class _AllGatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, counts: list[int], rank: int, factor: int) -> torch.Tensor:
+    def forward(
+        ctx: Any, rows: torch.Tensor, counts: list[int], rank: int, factor: int
+    ) -> torch.Tensor:
         ctx.own, ctx.factor = slice(sum(counts[:rank]), sum(counts[: rank + 1])), factor
         most = max(counts)
         if len(rows) < most:  # the collective needs the same number of rows from all ranks

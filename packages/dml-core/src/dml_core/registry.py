@@ -17,7 +17,14 @@ from functools import cache, partial
 from typing import Any
 
 from dml_core.components import Component
-from dml_core.errors import DmlError, DuplicateName, InvalidOption, UnknownName, join_errors, nearest
+from dml_core.errors import (
+    DmlError,
+    DuplicateName,
+    InvalidOption,
+    UnknownName,
+    join_errors,
+    nearest,
+)
 from dml_core.kinds import CONTEXT, KINDS, SINGULAR, Kind
 from dml_core.plugins import Plugins, Provider, plugins
 
@@ -149,7 +156,9 @@ class Registry:
     def _make(self, kind: Kind, table: Mapping[str, Any], context: Mapping[str, Any]) -> Any:
         entry, values = self._resolve(kind, table)
         given = {
-            option.name: context[option.name] for option in entry.component.options if option.name in context
+            option.name: context[option.name]
+            for option in entry.component.options
+            if option.name in context
         }
         for key, value in values.items():
             make = partial(self._make, kind, context=context)
@@ -164,7 +173,9 @@ class Registry:
             raise InvalidOption(f"{_describe(kind, entry)}: {error}") from error
         except (ArithmeticError, AssertionError, AttributeError, LookupError) as error:
             # Other libraries raise these errors for bad options. Add the type, since the text can be as short as '0'.
-            raise InvalidOption(f"{_describe(kind, entry)}: {type(error).__name__}: {error}") from error
+            raise InvalidOption(
+                f"{_describe(kind, entry)}: {type(error).__name__}: {error}"
+            ) from error
 
     def _resolve(self, kind: Kind, table: Mapping[str, Any]) -> tuple[Entry, dict[str, Any]]:
         """Return the table's component, and the values that the table gives to options."""
@@ -192,8 +203,14 @@ def suggest(name: str, known: Iterable[str]) -> str:
     names, word = list(known), name.lower().replace("-", "")
     classes = [other for other in names if "/" in other and word in other.lower()]
     if not classes:
-        words = {other: [part.lower() for part in re.findall("[A-Z][a-z]+", other)] for other in names}
-        classes = [other for other in names if "/" in other and get_close_matches(word, words[other], 1, 0.9)]
+        words = {
+            other: [part.lower() for part in re.findall("[A-Z][a-z]+", other)] for other in names
+        }
+        classes = [
+            other
+            for other in names
+            if "/" in other and get_close_matches(word, words[other], 1, 0.9)
+        ]
     if len(word) < 4 or not classes or word in (other.replace("-", "") for other in names):
         return nearest(name, names)
     return f"; did you mean {' or '.join(map(repr, classes))}?"
@@ -205,7 +222,8 @@ def map_components(value: Any, function: Callable[[Mapping[str, Any]], Any]) -> 
         return function(value)
     if isinstance(value, Mapping) and any(map(_is_component_table, value.values())):
         return {
-            name: function(table) if isinstance(table, Mapping) else table for name, table in value.items()
+            name: function(table) if isinstance(table, Mapping) else table
+            for name, table in value.items()
         }
     return value
 

@@ -149,7 +149,9 @@ class ClassBalancedSampler(EpochSampler):
             )
         default = max(1, len(self.labels) // size)
         self._length = (
-            default if batches_per_epoch is None else check_at_least(1, batches_per_epoch=batches_per_epoch)
+            default
+            if batches_per_epoch is None
+            else check_at_least(1, batches_per_epoch=batches_per_epoch)
         )
 
     def __len__(self) -> int:

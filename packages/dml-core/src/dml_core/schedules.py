@@ -110,7 +110,9 @@ _BY_KIND: dict[str, type[Constant | Linear | Step]] = {
 }
 
 
-def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_epoch: int) -> Schedule:
+def schedule_from_table(
+    table: Mapping[str, Any], *, num_steps: int, steps_per_epoch: int
+) -> Schedule:
     """Make the schedule that a recipe's table describes, as a function of the step.
 
     Args:
@@ -132,7 +134,9 @@ def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_e
     units = {"step": 1, "epoch": steps_per_epoch, "run": num_steps}
     unit = options.pop("unit", "step")
     if not isinstance(unit, str) or unit not in units:
-        raise InvalidOption(f"schedule unit is {unit!r}{nearest(str(unit), units)} units: {', '.join(units)}")
+        raise InvalidOption(
+            f"schedule unit is {unit!r}{nearest(str(unit), units)} units: {', '.join(units)}"
+        )
     warmup = options.pop("warmup", 0)
 
     accepted = {field.name: field for field in fields(_BY_KIND[kind])}
@@ -143,7 +147,9 @@ def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_e
                 f"keys: {', '.join([*accepted, 'unit', 'warmup'])}"
             )
         numbers = value if isinstance(value, list | tuple) else [value]
-        if isinstance(value, list | tuple) != (kind == "step") or not all(_is_number(n) for n in numbers):
+        if isinstance(value, list | tuple) != (kind == "step") or not all(
+            _is_number(n) for n in numbers
+        ):
             expected = "a list of numbers" if kind == "step" else "a number"
             raise InvalidOption(f"{key} of a {kind} schedule is {value!r}; expected {expected}")
     if "length" in accepted:
@@ -152,7 +158,9 @@ def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_e
     if missing:
         raise InvalidOption(f"a {kind} schedule needs {', '.join(map(repr, missing))}")
     if not _is_number(warmup) or warmup < 0:
-        raise InvalidOption(f"warmup of a schedule is {warmup!r}; expected a number of steps, at least 0")
+        raise InvalidOption(
+            f"warmup of a schedule is {warmup!r}; expected a number of steps, at least 0"
+        )
     try:
         schedule: Schedule = _BY_KIND[kind](**options)
     except ValueError as error:
@@ -183,7 +191,9 @@ class Schedules:
         self._targets = {path: _find_target(roots, path) for path in schedules}
         # Decide once: a schedule that returns an int must not turn a float attribute into an int for good.
         self._whole = {
-            path for path, (owner, name) in self._targets.items() if isinstance(getattr(owner, name), int)
+            path
+            for path, (owner, name) in self._targets.items()
+            if isinstance(getattr(owner, name), int)
         }
 
     def apply(self, position: float) -> dict[str, float]:
@@ -219,7 +229,9 @@ def _find_target(roots: Mapping[str, object], path: str) -> tuple[object, str]:
                 f"schedule {path!r}: {type(owner).__name__} has no {attribute!r}{nearest(attribute, dir(owner))}"
             )
         owner = getattr(owner, attribute)
-    numbers = [known for known in dir(owner) if known[0] != "_" and _is_number(getattr(owner, known, None))]
+    numbers = [
+        known for known in dir(owner) if known[0] != "_" and _is_number(getattr(owner, known, None))
+    ]
     if name not in numbers:
         raise DmlError(
             f"schedule {path!r}: {type(owner).__name__} has no number {name!r}{nearest(name, numbers)} "

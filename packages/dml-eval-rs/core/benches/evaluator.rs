@@ -9,8 +9,9 @@ use std::hint::black_box;
 
 use dml_eval::ndarray::Array2;
 use dml_eval::{
-    Alone, Codes, Control, Dense, EvaluateOptions, KMeansOptions, Kernel, Matrix, Metric, OwnItem, Precision, Relation,
-    Similarity, Ties, binarize, evaluate, kernel_names, kmeans, nearest, select_kernel,
+    Alone, Codes, Control, Dense, EvaluateOptions, KMeansOptions, Kernel, Matrix, Metric, OwnItem,
+    Precision, Relation, Similarity, Ties, binarize, evaluate, kernel_names, kmeans, nearest,
+    select_kernel,
 };
 
 const ROUNDS: usize = 5;
@@ -27,7 +28,8 @@ fn seconds() -> f64 {
 /// Returns seconds since an arbitrary moment.
 #[cfg(not(unix))]
 fn seconds() -> f64 {
-    static START: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+    static START: std::sync::LazyLock<std::time::Instant> =
+        std::sync::LazyLock::new(std::time::Instant::now);
     START.elapsed().as_secs_f64()
 }
 
@@ -61,7 +63,8 @@ fn main() {
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a pool of one thread");
+    let pool =
+        rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a pool of one thread");
     let control = Control::default();
     let (x, labels) = embeddings(4000, 256, 5);
     let large_classes: Vec<u32> = (0..4000).map(|i| i / 1000).collect();
@@ -72,27 +75,52 @@ fn main() {
         may_lack_matches: false,
     };
     let dense = |labels: &[u32], kernel| {
-        let precision =
-            Precision::for_positives(labels.len(), *labels.iter().max().expect("labels") as usize + 1, false, kernel);
-        Dense::new(Matrix::F32(x.view()), None, Similarity::Cosine, precision, kernel, &control).expect("valid rows")
+        let precision = Precision::for_positives(
+            labels.len(),
+            *labels.iter().max().expect("labels") as usize + 1,
+            false,
+            kernel,
+        );
+        Dense::new(Matrix::F32(x.view()), None, Similarity::Cosine, precision, kernel, &control)
+            .expect("valid rows")
     };
     let rank = |labels: &[u32], kernel| {
         let relation = Relation::of_labels(labels, None).expect("valid labels");
-        black_box(evaluate(&dense(labels, kernel), &relation, Ties::Index, &options(), &Alone, &control))
-            .expect("valid labels");
+        black_box(evaluate(
+            &dense(labels, kernel),
+            &relation,
+            Ties::Index,
+            &options(),
+            &Alone,
+            &control,
+        ))
+        .expect("valid labels");
     };
     let search = |k: usize, kernel| {
         let (mut scores, mut indices) = (vec![0.0; 4000 * k], vec![0; 4000 * k]);
         let space = dense(&labels, kernel);
-        nearest(&space, k, OwnItem::SameIndex, &control, |_, key| key, &mut scores, &mut indices).expect("a valid k");
+        nearest(&space, k, OwnItem::SameIndex, &control, |_, key| key, &mut scores, &mut indices)
+            .expect("a valid k");
         black_box((scores, indices));
     };
     let all = 4000 * 4000;
     let works = [
-        Work { name: "evaluate, classes of 5", pairs: all / 2, run: Box::new(|kernel| rank(&labels, kernel)) },
-        Work { name: "evaluate, classes of 1,000", pairs: all, run: Box::new(|kernel| rank(&large_classes, kernel)) },
+        Work {
+            name: "evaluate, classes of 5",
+            pairs: all / 2,
+            run: Box::new(|kernel| rank(&labels, kernel)),
+        },
+        Work {
+            name: "evaluate, classes of 1,000",
+            pairs: all,
+            run: Box::new(|kernel| rank(&large_classes, kernel)),
+        },
         Work { name: "nearest, k = 10", pairs: all, run: Box::new(|kernel| search(10, kernel)) },
-        Work { name: "nearest, k = 1,000", pairs: all, run: Box::new(|kernel| search(1000, kernel)) },
+        Work {
+            name: "nearest, k = 1,000",
+            pairs: all,
+            run: Box::new(|kernel| search(1000, kernel)),
+        },
         Work {
             name: "evaluate, 256-bit codes",
             pairs: all / 2,
@@ -108,11 +136,13 @@ fn main() {
             pairs: 3 * 4000 * 100,
             run: Box::new(|kernel| {
                 let options = KMeansOptions { clusters: 100, seed: 0, runs: 1, max_iterations: 3 };
-                black_box(kmeans(Matrix::F32(x.view()), options, kernel, &Alone, &control)).expect("valid rows");
+                black_box(kmeans(Matrix::F32(x.view()), options, kernel, &Alone, &control))
+                    .expect("valid rows");
             }),
         },
     ];
-    let kernels: Vec<_> = kernel_names().into_iter().map(|name| select_kernel(Some(name)).expect("listed")).collect();
+    let kernels: Vec<_> =
+        kernel_names().into_iter().map(|name| select_kernel(Some(name)).expect("listed")).collect();
     println!("4,000 × 256 float32, one thread: milliseconds (nanoseconds per pair)");
     for Work { name, pairs, run } in &works {
         println!("{name}");
@@ -125,7 +155,12 @@ fn main() {
             }
         }
         for (best, kernel) in best.iter().zip(&kernels) {
-            println!("    {:22} {:8.1} ({:.2})", kernel.name, 1e3 * best, 1e9 * best / *pairs as f64);
+            println!(
+                "    {:22} {:8.1} ({:.2})",
+                kernel.name,
+                1e3 * best,
+                1e9 * best / *pairs as f64
+            );
         }
     }
 }

@@ -51,7 +51,10 @@ mod x86 {
     steps!(fma512, "avx512f", __m512, _mm512_set1_ps(1e-9), |sum, x| _mm512_fmadd_ps(x, x, sum));
     steps!(fma256, "avx2,fma", __m256, _mm256_set1_ps(1e-9), |sum, x| _mm256_fmadd_ps(x, x, sum));
     // Products must differ between steps, or the compiler would move them out of the loop.
-    steps!(mul_add128, "sse2", __m128, _mm_set1_ps(1e-9), |sum, x| _mm_add_ps(_mm_mul_ps(sum, x), x));
+    steps!(mul_add128, "sse2", __m128, _mm_set1_ps(1e-9), |sum, x| _mm_add_ps(
+        _mm_mul_ps(sum, x),
+        x
+    ));
     steps!(fma512d, "avx512f", __m512d, _mm512_set1_pd(1e-9), |sum, x| _mm512_fmadd_pd(x, x, sum));
     steps!(fma256d, "avx2,fma", __m256d, _mm256_set1_pd(1e-9), |sum, x| _mm256_fmadd_pd(x, x, sum));
     steps!(bits512, "avx512f,avx512vpopcntdq", __m512i, _mm512_set1_epi32(5), |sum, x| {

@@ -68,27 +68,44 @@ impl Observer for Listed {
         }
         for hit in &result.column_hits {
             let (row, column) = (hit.row as usize, hit.column as usize);
-            let (lower, upper) = task.bounds(hit.row, hit.column, hit.value, task.column_margins[column]);
+            let (lower, upper) =
+                task.bounds(hit.row, hit.column, hit.value, task.column_margins[column]);
             seen.push((task.columns.start + column, task.rows.start + row, lower, upper));
         }
         Ok(())
     }
 }
 
-fn largest_fraction(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, similarity: Similarity) -> f64 {
-    largest_fraction_in(Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())), similarity)
+fn largest_fraction(
+    queries: &Array2<f32>,
+    gallery: Option<&Array2<f32>>,
+    similarity: Similarity,
+) -> f64 {
+    largest_fraction_in(
+        Matrix::F32(queries.view()),
+        gallery.map(|g| Matrix::F32(g.view())),
+        similarity,
+    )
 }
 
 /// Returns the largest error of a screened value as a fraction of the margin, for packings with no centre and no prefix, and
 /// asserts that all values are within the bounds for all packings. If `gallery` is `None`, both items of a pair are queries.
-fn largest_fraction_in<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, similarity: Similarity) -> f64 {
+fn largest_fraction_in<'a>(
+    queries: Matrix<'a>,
+    gallery: Option<Matrix<'a>>,
+    similarity: Similarity,
+) -> f64 {
     let control = Control::default();
     let mut largest = 0.0f64;
     for (kernel, precision) in screens() {
         let space = Dense::new(queries, gallery, similarity, precision, kernel, &control).unwrap();
         for (kind, packing) in DensePacking::of_each_kind(&space).iter().enumerate() {
             let fraction = worst_fraction(&space, packing, gallery.is_none());
-            assert!(fraction <= 1.0, "{} {precision:?} {similarity:?}, kind {kind}: {fraction}", kernel.name);
+            assert!(
+                fraction <= 1.0,
+                "{} {precision:?} {similarity:?}, kind {kind}: {fraction}",
+                kernel.name
+            );
             // The first kind uses neither a centre nor a prefix, so the margin consists only of rounding errors.
             if kind == 0 {
                 largest = largest.max(fraction);
@@ -177,7 +194,8 @@ fn between_tiny(x: &Array2<f32>) -> Array2<f32> {
 /// Returns the middles for the 16-bit formats that kernels on this machine use.
 fn middles() -> Vec<f64> {
     let has = |format: fn(&Kernel) -> bool| screens().any(|(kernel, _)| format(kernel));
-    let formats = [(has(Kernel::has_bfloat16), BFLOAT16_MIDDLE), (has(Kernel::has_int16), INT16_MIDDLE)];
+    let formats =
+        [(has(Kernel::has_bfloat16), BFLOAT16_MIDDLE), (has(Kernel::has_int16), INT16_MIDDLE)];
     formats.into_iter().filter_map(|(is_used, middle)| is_used.then_some(middle)).collect()
 }
 
@@ -226,7 +244,9 @@ fn a_sum_whose_error_has_no_bound_has_an_infinite_margin() {
     let margin = |dim: usize| {
         let kernel = select(None).unwrap();
         let row = Matrix::F32(one.broadcast((1, dim)).unwrap());
-        let space = Dense::new(row, None, Similarity::Dot, Precision::Float32, kernel, &Control::default()).unwrap();
+        let space =
+            Dense::new(row, None, Similarity::Dot, Precision::Float32, kernel, &Control::default())
+                .unwrap();
         let one = Extent { norm: 1.0, length: 1.0, ..Extent::default() };
         DensePacking::of_each_kind(&space)[0].margin(one, one)
     };
@@ -238,36 +258,75 @@ fn bits(found: &PerQuery) -> Vec<u64> {
     found.columns.iter().flatten().map(|v| v.to_bits()).collect()
 }
 
-fn assert_screen_decides_nothing(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, similarity: Similarity) {
-    assert_keys_decide(Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())), similarity);
+fn assert_screen_decides_nothing(
+    queries: &Array2<f32>,
+    gallery: Option<&Array2<f32>>,
+    similarity: Similarity,
+) {
+    assert_keys_decide(
+        Matrix::F32(queries.view()),
+        gallery.map(|g| Matrix::F32(g.view())),
+        similarity,
+    );
 }
 
 /// Asserts that a screen gives the same ranks and neighbours as all keys.
-fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, similarity: Similarity) {
+fn assert_keys_decide<'a>(
+    queries: Matrix<'a>,
+    gallery: Option<Matrix<'a>>,
+    similarity: Similarity,
+) {
     let mut random = Random::new(7);
     let mut label = |n: usize| (0..n).map(|_| random.below(4) as u32).collect::<Vec<_>>();
     let (labels, gallery_labels) = (label(queries.rows()), gallery.map(|g| label(g.rows())));
     let relation = Relation::of_labels(&labels, gallery_labels.as_deref()).unwrap();
     let dim = queries.dim();
     let directions = [0, 1, dim.min(64) / 2, dim.min(64)];
-    for ((kernel, precision), directions) in screens().flat_map(|screen| directions.map(|number| (screen, number))) {
+    for ((kernel, precision), directions) in
+        screens().flat_map(|screen| directions.map(|number| (screen, number)))
+    {
         let with = |many_positives| {
-            Control::traced(Sizes { many_positives, directions: Some(directions), ..Sizes::default() })
+            Control::traced(Sizes {
+                many_positives,
+                directions: Some(directions),
+                ..Sizes::default()
+            })
         };
         let control = with(None);
         let space = Dense::new(queries, gallery, similarity, precision, kernel, &control).unwrap();
         for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
             let ranked = |many_positives| {
-                let metrics = vec![Metric::Recall(2), Metric::RPrecision, Metric::MapAtR, Metric::ReciprocalRank];
+                let metrics = vec![
+                    Metric::Recall(2),
+                    Metric::RPrecision,
+                    Metric::MapAtR,
+                    Metric::ReciprocalRank,
+                ];
                 let options = Options { metrics, may_lack_matches: false };
-                bits(&evaluate(&space, &relation, ties, &options, &Alone, &with(Some(many_positives))).unwrap())
+                bits(
+                    &evaluate(
+                        &space,
+                        &relation,
+                        ties,
+                        &options,
+                        &Alone,
+                        &with(Some(many_positives)),
+                    )
+                    .unwrap(),
+                )
             };
-            assert_eq!(ranked(usize::MAX), ranked(0), "{} {precision:?} {similarity:?} {ties:?}", kernel.name);
+            assert_eq!(
+                ranked(usize::MAX),
+                ranked(0),
+                "{} {precision:?} {similarity:?} {ties:?}",
+                kernel.name
+            );
         }
         let (n, items) = (queries.rows(), gallery.unwrap_or(queries).rows());
         for k in [1, 4, items / 2, items] {
             let (mut keys, mut indices) = (vec![0.0; n * k], vec![0; n * k]);
-            let results = Results { k, score: |_, key| key, scores: &mut keys, indices: &mut indices };
+            let results =
+                Results { k, score: |_, key| key, scores: &mut keys, indices: &mut indices };
             nearest_screened(&space, OwnItem::Absent.into(), &control, results).unwrap();
             for query in 0..n {
                 let pairs: Vec<_> = (0..items).map(|item| (query as u32, item as u32)).collect();
@@ -275,7 +334,12 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
                 space.keys(&pairs, &mut Scratch::default(), &mut all).unwrap();
                 let mut order: Vec<i64> = (0..items as i64).collect();
                 order.sort_by(|a, b| all[*b as usize].total_cmp(&all[*a as usize]).then(a.cmp(b)));
-                assert_eq!(indices[query * k..][..k], order[..k], "{} {precision:?} {similarity:?} {k}", kernel.name);
+                assert_eq!(
+                    indices[query * k..][..k],
+                    order[..k],
+                    "{} {precision:?} {similarity:?} {k}",
+                    kernel.name
+                );
             }
         }
     }
@@ -297,12 +361,19 @@ fn unpacked_parts_of_equal_and_of_opposite_direction_reach_their_bounds() {
     for (kernel, precision) in screens() {
         for similarity in SIMILARITIES {
             let control = Control::default();
-            let space = Dense::new(Matrix::F32(x.view()), None, similarity, precision, kernel, &control).unwrap();
-            let axes: Vec<f64> = (0..6 * 15).map(|at| f64::from(u8::from(at / 15 == at % 15))).collect();
+            let space =
+                Dense::new(Matrix::F32(x.view()), None, similarity, precision, kernel, &control)
+                    .unwrap();
+            let axes: Vec<f64> =
+                (0..6 * 15).map(|at| f64::from(u8::from(at / 15 == at % 15))).collect();
             let packing = DensePacking::along(&space, &axes);
             let fraction = worst_fraction(&space, &packing, true);
             let tight = if space.has_coarse_words() { 0.9 } else { 0.999 };
-            assert!((tight..=1.0).contains(&fraction), "{} {precision:?} {similarity:?}: {fraction}", kernel.name);
+            assert!(
+                (tight..=1.0).contains(&fraction),
+                "{} {precision:?} {similarity:?}: {fraction}",
+                kernel.name
+            );
         }
     }
     for similarity in SIMILARITIES {
@@ -321,14 +392,21 @@ fn near_ties_with_opposite_errors_are_decided_by_their_keys() {
         }
     }
     let x = rows_with_lost_terms(70, 513, 4);
-    assert_screen_decides_nothing(&x.slice(ndarray::s![..5, ..]).to_owned(), Some(&x), Similarity::Dot);
+    assert_screen_decides_nothing(
+        &x.slice(ndarray::s![..5, ..]).to_owned(),
+        Some(&x),
+        Similarity::Dot,
+    );
     assert_screen_decides_nothing(&x, None, Similarity::Dot);
 }
 
 #[test]
 fn keys_whose_products_underflow_are_within_the_margin_and_decide() {
     // Squares are subnormal below 2^−511, and zero below 2^−537. The smallest float64 number is 2^−1074.
-    for exponent in [-1075, -1074, -1022, -600, -538, -535, -530, -520, -514, -511, -505, -500, -490, -400, 0, 490] {
+    for exponent in [
+        -1075, -1074, -1022, -600, -538, -535, -530, -520, -514, -511, -505, -500, -490, -400, 0,
+        490,
+    ] {
         let (half, rest) = (2.0f64.powi(exponent / 2), 2.0f64.powi(exponent - exponent / 2));
         let x = scattered(60, 6, (0.01, 4.0), 8).mapv(|v| f64::from(v) * half * rest);
         let y = scattered(90, 6, (0.01, 4.0), 9).mapv(|v| f64::from(v) * half * rest);
@@ -349,15 +427,18 @@ fn a_table_has_the_keys_of_single_pairs_bit_by_bit() {
     let mut random = Random::new(1);
     let double = Array2::from_shape_fn((n, dim), |_| random.uniform() - 0.5);
     let single = double.mapv(|v| v as f32);
-    let codes = Array2::from_shape_fn((n, dim / 4), |(i, j)| if i % 2 == 0 { 7 } else { (i * j) as u8 });
+    let codes =
+        Array2::from_shape_fn((n, dim / 4), |(i, j)| if i % 2 == 0 { 7 } else { (i * j) as u8 });
     let all: Vec<u32> = (0..n as u32).collect();
-    let pairs: Vec<(u32, u32)> = all.iter().flat_map(|q| all.iter().map(move |g| (*q, *g))).collect();
+    let pairs: Vec<(u32, u32)> =
+        all.iter().flat_map(|q| all.iter().map(move |g| (*q, *g))).collect();
     let matrices = [Matrix::F32(single.view()), Matrix::F64(double.view())];
     fn check<S: Space>(space: &S, all: &[u32], pairs: &[(u32, u32)]) {
         let (mut table, mut one_by_one) = (vec![0.0; pairs.len()], Vec::new());
         space.key_table(all, all, &mut table, &Control::default()).unwrap();
         space.keys(pairs, &mut Scratch::default(), &mut one_by_one).unwrap();
-        let differing = table.iter().zip(&one_by_one).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+        let differing =
+            table.iter().zip(&one_by_one).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
         assert_eq!(differing, 0, "{}", space.kernel().name);
     }
     for name in names() {
@@ -370,7 +451,9 @@ fn a_table_has_the_keys_of_single_pairs_bit_by_bit() {
         ] {
             let (queries, gallery) = (matrices[queries], Some(matrices[gallery]));
             let control = Control::default();
-            let space = Dense::new(queries, gallery, similarity, Precision::Float32, kernel, &control).unwrap();
+            let space =
+                Dense::new(queries, gallery, similarity, Precision::Float32, kernel, &control)
+                    .unwrap();
             check(&space, &all, &pairs);
         }
         check(&Codes::new(codes.view(), None, kernel).unwrap(), &all, &pairs);
@@ -389,8 +472,11 @@ fn a_few_very_long_rows_stay_within_the_margin() {
 #[test]
 fn rows_of_any_shape_and_length_stay_within_the_margin_of_their_integers() {
     // Test rows with a single nonzero number, rows of equal numbers, and lengths that differ by a high power of two.
-    let mut x =
-        ndarray::concatenate![ndarray::Axis(0), scattered(20, 33, (1e-30, 1e3), 3), Array2::from_elem((2, 33), 7.0)];
+    let mut x = ndarray::concatenate![
+        ndarray::Axis(0),
+        scattered(20, 33, (1e-30, 1e3), 3),
+        Array2::from_elem((2, 33), 7.0)
+    ];
     for (row, length) in [(0, 1e3), (1, -1e3), (2, 1e-30)] {
         x.row_mut(row).fill(0.0);
         x[(row, 3 * row)] = length;

@@ -31,9 +31,9 @@ impl Control {
 
     /// Returns how often paths were taken. Empty unless the control is traced.
     pub fn paths(&self) -> Paths {
-        self.paths
-            .as_ref()
-            .map_or_else(Paths::new, |paths| paths.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        self.paths.as_ref().map_or_else(Paths::new, |paths| {
+            paths.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        })
     }
 
     pub(crate) fn sizes(&self) -> &Sizes {
@@ -44,7 +44,11 @@ impl Control {
     #[inline]
     pub(crate) fn took<S: Into<String>>(&self, path: impl FnOnce() -> S) {
         if let Some(paths) = &self.paths {
-            *paths.lock().unwrap_or_else(PoisonError::into_inner).entry(path().into()).or_default() += 1;
+            *paths
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .entry(path().into())
+                .or_default() += 1;
         }
     }
 

@@ -57,7 +57,11 @@ pub(crate) fn squared_distance<G: Copy + Into<f64>>(q: &[f64], g: &[G]) -> f64 {
 pub(crate) const PAIRS: usize = 4;
 
 #[inline(always)]
-fn sums(q: [&[f32]; PAIRS], g: [&[f32]; PAIRS], term: impl Fn(f64, f64, f64) -> f64) -> [f64; PAIRS] {
+fn sums(
+    q: [&[f32]; PAIRS],
+    g: [&[f32]; PAIRS],
+    term: impl Fn(f64, f64, f64) -> f64,
+) -> [f64; PAIRS] {
     let mut lanes = [[0.0f64; LANES]; PAIRS];
     let whole = q[0].len() / LANES * LANES;
     for start in (0..whole).step_by(LANES) {
@@ -102,7 +106,9 @@ pub(crate) fn packed_position(i: usize, padded: usize) -> usize {
 /// Packs a row for exact tiles, lane by lane. Words after the last element of a lane stay 0.
 pub(crate) fn pack_lanes(row: &[f64], packed: &mut [f64]) {
     for (lane, words) in packed.chunks_exact_mut(packed.len() / LANES).enumerate() {
-        for (word, element) in words.iter_mut().zip(row[lane.min(row.len())..].iter().step_by(LANES)) {
+        for (word, element) in
+            words.iter_mut().zip(row[lane.min(row.len())..].iter().step_by(LANES))
+        {
             *word = *element;
         }
     }
@@ -114,7 +120,10 @@ pub(crate) fn combine_tiles(tiles: &mut [f64], size: usize) {
     let (first, rest) = tiles.split_at_mut(size);
     let rest: [&[f64]; LANES - 1] = std::array::from_fn(|l| &rest[l * size..][..size]);
     for (i, sum) in first.iter_mut().enumerate() {
-        *sum = combine([*sum, rest[0][i], rest[1][i], rest[2][i], rest[3][i], rest[4][i], rest[5][i], rest[6][i]]);
+        *sum = combine([
+            *sum, rest[0][i], rest[1][i], rest[2][i], rest[3][i], rest[4][i], rest[5][i],
+            rest[6][i],
+        ]);
     }
 }
 
@@ -150,7 +159,8 @@ mod tests {
         let mut random = crate::random::Random::new(1);
         let mut differing = [0; 2];
         for _ in 0..50 {
-            let (q, g): (Vec<f64>, Vec<f64>) = (0..19).map(|_| (random.uniform() - 0.5, random.uniform())).unzip();
+            let (q, g): (Vec<f64>, Vec<f64>) =
+                (0..19).map(|_| (random.uniform() - 0.5, random.uniform())).unzip();
             let mut s = [0.0f64; 8];
             for i in 0..19 {
                 s[i % 8] += q[i] * g[i];
@@ -162,7 +172,10 @@ mod tests {
                 *count += u32::from(other != expected);
             }
         }
-        assert!(differing.iter().all(|count| *count > 5), "these numbers don't distinguish the orders");
+        assert!(
+            differing.iter().all(|count| *count > 5),
+            "these numbers don't distinguish the orders"
+        );
     }
 
     #[test]

@@ -19,7 +19,10 @@
 //! | 2 | `kernel` | an implementation of the inner loops per instruction set |
 //! | 1 | `control`, `counting_sort`, `error`, `exact`, `logarithm`, `memory`, `peers`, `random`, `side`, `sizes` | shared by all |
 
-#![cfg_attr(not(test), deny(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)
+)]
 
 #[cfg(test)]
 mod bounds_tests;

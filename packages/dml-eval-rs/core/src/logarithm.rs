@@ -49,7 +49,8 @@ fn add_reciprocal(n: f64, x: Double) -> Double {
 pub(crate) fn ln(x: f64) -> f64 {
     debug_assert!(x.is_normal() && x > 0.0);
     /// ln 2 as the first 42 bits (so that products with an exponent are exact), plus the remainder.
-    const LN_2: Double = (f64::from_bits(0x3fe6_2e42_fefa_3800), f64::from_bits(0x3d2e_f357_93c7_6730));
+    const LN_2: Double =
+        (f64::from_bits(0x3fe6_2e42_fefa_3800), f64::from_bits(0x3d2e_f357_93c7_6730));
     const MANTISSA: u64 = (1 << 52) - 1;
     let (mut exponent, mut m) =
         ((x.to_bits() >> 52) as f64 - 1023.0, f64::from_bits(x.to_bits() & MANTISSA | 1023 << 52));
@@ -124,7 +125,10 @@ mod tests {
                 _ => f64::from_bits(random.bits().clamp(1 << 52, 0x7fef_ffff_ffff_ffff)),
             };
             let (found, system) = (ln(x), x.ln());
-            assert!((found - system).abs() <= f64::EPSILON * system.abs(), "{x:e}: {found:e}, {system:e}");
+            assert!(
+                (found - system).abs() <= f64::EPSILON * system.abs(),
+                "{x:e}: {found:e}, {system:e}"
+            );
         }
     }
 }

@@ -78,7 +78,8 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
         let Some((&[sender, len], after)) = rest.split_first_chunk::<HEADER>() else {
             return reject(format!("all_gather returned numbers that end before rank {rank}"));
         };
-        if sender != rank as f64 || len.fract() != 0.0 || !(0.0..=after.len() as f64).contains(&len) {
+        if sender != rank as f64 || len.fract() != 0.0 || !(0.0..=after.len() as f64).contains(&len)
+        {
             return reject(format!(
                 "all_gather returned {sender} and {len} instead of the rank and length of rank {rank}'s numbers: \
                  concatenate the numbers of all ranks in the order of the ranks, unchanged"
@@ -86,7 +87,8 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
         }
         let (part, after) = after.split_at(len as usize);
         let same = |(a, b): (&f64, &f64)| a.to_bits() == b.to_bits();
-        if rank == own_rank && !(part.len() == numbers.len() && part.iter().zip(numbers).all(same)) {
+        if rank == own_rank && !(part.len() == numbers.len() && part.iter().zip(numbers).all(same))
+        {
             return reject(format!(
                 "all_gather changed the numbers of rank {rank}; expected the same float64 numbers, in the place of rank {rank}"
             ));
@@ -95,7 +97,10 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
         rest = after;
     }
     if gathered.len() != expected {
-        return reject(format!("the ranks' parts have {} numbers; expected {expected}", gathered.len()));
+        return reject(format!(
+            "the ranks' parts have {} numbers; expected {expected}",
+            gathered.len()
+        ));
     }
     Ok(gathered)
 }
@@ -208,7 +213,9 @@ mod tests {
 
     #[test]
     fn a_gather_that_is_no_concatenation_is_an_error() {
-        let outcome = |change: fn(&mut Vec<f64>)| gather(&First(change, |_: &mut Vec<u64>| ()), &[0.1, 0.2], 5);
+        let outcome = |change: fn(&mut Vec<f64>)| {
+            gather(&First(change, |_: &mut Vec<u64>| ()), &[0.1, 0.2], 5)
+        };
         assert_eq!(outcome(|_| ()), Ok(vec![0.1, 0.2, 7.0, 8.0, 9.0]));
         let changes: [fn(&mut Vec<f64>); 9] = [
             |all| all.truncate(4),
@@ -232,7 +239,8 @@ mod tests {
 
     #[test]
     fn a_reduction_that_is_no_sum_is_an_error() {
-        let outcome = |change: fn(&mut Vec<u64>)| reduce(&First(|_: &mut Vec<f64>| (), change), &[5, 0, 3]);
+        let outcome =
+            |change: fn(&mut Vec<u64>)| reduce(&First(|_: &mut Vec<f64>| (), change), &[5, 0, 3]);
         assert_eq!(outcome(|_| ()), Ok(vec![10, 0, 6]));
         let changes: [fn(&mut Vec<u64>); 8] = [
             |sums| sums.truncate(3),

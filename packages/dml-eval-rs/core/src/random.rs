@@ -46,7 +46,12 @@ mod tests {
     #[test]
     fn numbers_are_spread_over_all_parts_and_no_period() {
         let drawn: Vec<usize> = Random::new(0).spread(20_000, 128).collect();
-        assert!(drawn.iter().enumerate().all(|(part, i)| (part * 20_000 / 128..(part + 1) * 20_000 / 128).contains(i)));
+        assert!(
+            drawn
+                .iter()
+                .enumerate()
+                .all(|(part, i)| (part * 20_000 / 128..(part + 1) * 20_000 / 128).contains(i))
+        );
         let classes: std::collections::HashSet<usize> = drawn.iter().map(|i| i % 100).collect();
         assert!(classes.len() > 60);
         assert!(Random::new(1).spread(3, 128).eq(0..3));

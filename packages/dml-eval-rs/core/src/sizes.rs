@@ -125,6 +125,9 @@ mod tests {
         sizes.set("directions", 7).unwrap();
         assert_eq!(sizes, Sizes { block_bytes: 5, directions: Some(7), ..Sizes::default() });
         let message = sizes.set("blocks", 1).unwrap_err().to_string();
-        assert!(message.starts_with("unknown size \"blocks\"; expected one of block_bytes, "), "{message}");
+        assert!(
+            message.starts_with("unknown size \"blocks\"; expected one of block_bytes, "),
+            "{message}"
+        );
     }
 }

@@ -1,9 +1,9 @@
 //! Tests that any shapes and bytes give a result or an error, but not a panic, with identical bits on all kernels.
 
 use dml_eval::{
-    Alone, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, Metric, OwnItem, PartialCounts,
-    PerQuery, Positive, Precision, Relation, Similarity, Sizes, Source, TieRules, Ties, evaluate, kernel_names, kmeans,
-    knn, nearest, select_kernel,
+    Alone, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, Metric, OwnItem,
+    PartialCounts, PerQuery, Positive, Precision, Relation, Similarity, Sizes, Source, TieRules,
+    Ties, evaluate, kernel_names, kmeans, knn, nearest, select_kernel,
 };
 use ndarray::{Array2, ShapeBuilder};
 use proptest::prelude::*;
@@ -43,7 +43,9 @@ fn wide_rows(dim: usize, exponent: i32) -> impl Strategy<Value = Array2<f64>> {
     ];
     (1usize..70).prop_flat_map(move |n| {
         let values = proptest::collection::vec(number.clone(), n * dim);
-        values.prop_map(move |values| Array2::from_shape_vec((n, dim), values).expect("the length matches the shape"))
+        values.prop_map(move |values| {
+            Array2::from_shape_vec((n, dim), values).expect("the length matches the shape")
+        })
     })
 }
 
@@ -96,7 +98,9 @@ const MANY_POSITIVES: [usize; 3] = [0, 8, usize::MAX];
 const DIRECTIONS: [Option<usize>; 4] = [None, Some(0), Some(1), Some(5)];
 
 /// Asserts that the outcome of all kernels is the same.
-fn assert_kernels_agree<T: PartialEq + std::fmt::Debug>(outcome: impl Fn(&str, Precision) -> Result<T, Error>) {
+fn assert_kernels_agree<T: PartialEq + std::fmt::Debug>(
+    outcome: impl Fn(&str, Precision) -> Result<T, Error>,
+) {
     let first = outcome("portable", Precision::Float32);
     for name in kernel_names() {
         for precision in [Precision::Float32, Precision::SixteenBit] {
@@ -114,38 +118,59 @@ fn assert_evaluations_agree<'a>(
     metrics: &[Metric],
     classes: u32,
 ) {
-    let label =
-        |x: &Matrix<'_>| (0..x.rows() as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect::<Vec<_>>();
+    let label = |x: &Matrix<'_>| {
+        (0..x.rows() as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect::<Vec<_>>()
+    };
     let (labels, gallery_labels) = (label(&queries), gallery.as_ref().map(label));
     let relation = Relation::of_labels(&labels, gallery_labels.as_deref()).unwrap();
     assert_kernels_agree(|name, precision| {
         let kernel = select_kernel(Some(name))?;
         let ranked = |(many_positives, directions)| {
-            let space = Dense::new(queries, gallery, similarity, precision, kernel, &Control::default())?;
-            evaluate(&space, &relation, ties, &options(metrics), &Alone, &with(Some(many_positives), directions))
+            let space =
+                Dense::new(queries, gallery, similarity, precision, kernel, &Control::default())?;
+            evaluate(
+                &space,
+                &relation,
+                ties,
+                &options(metrics),
+                &Alone,
+                &with(Some(many_positives), directions),
+            )
         };
-        let ways = MANY_POSITIVES.into_iter().flat_map(|many| DIRECTIONS.map(|directions| (many, directions)));
+        let ways = MANY_POSITIVES
+            .into_iter()
+            .flat_map(|many| DIRECTIONS.map(|directions| (many, directions)));
         let found: Vec<_> = ways.map(ranked).collect();
-        assert!(found.iter().all(|f| f.as_ref().map(bits) == found[0].as_ref().map(bits)), "{found:?}");
+        assert!(
+            found.iter().all(|f| f.as_ref().map(bits) == found[0].as_ref().map(bits)),
+            "{found:?}"
+        );
         found[0].as_ref().map(bits).map_err(Error::clone)
     });
 }
 
 #[test]
 fn more_rows_than_indices_are_rejected_before_any_is_read() {
-    let (row, code, control) = (Array2::<f32>::ones((1, 1)), Array2::<u8>::ones((1, 1)), Control::default());
-    let (many, codes) = (row.broadcast((1 << 32, 1)).unwrap(), code.broadcast((1 << 32, 1)).unwrap());
+    let (row, code, control) =
+        (Array2::<f32>::ones((1, 1)), Array2::<u8>::ones((1, 1)), Control::default());
+    let (many, codes) =
+        (row.broadcast((1 << 32, 1)).unwrap(), code.broadcast((1 << 32, 1)).unwrap());
     let kernel = select_kernel(None).unwrap();
     let (few, few_codes) = (Matrix::F32(row.view()), code.view());
     for (queries, gallery) in
         [(Matrix::F32(many), None), (Matrix::F32(many), Some(few)), (few, Some(Matrix::F32(many)))]
     {
-        let space = Dense::new(queries, gallery, Similarity::Dot, Precision::Float32, kernel, &control);
-        assert!(matches!(space, Err(Error::Argument(message)) if message.contains("there are 4294967296 rows")));
+        let space =
+            Dense::new(queries, gallery, Similarity::Dot, Precision::Float32, kernel, &control);
+        assert!(
+            matches!(space, Err(Error::Argument(message)) if message.contains("there are 4294967296 rows"))
+        );
     }
     for (queries, gallery) in [(codes, None), (codes, Some(few_codes)), (few_codes, Some(codes))] {
         let space = Codes::new(queries, gallery, kernel);
-        assert!(matches!(space, Err(Error::Argument(message)) if message.contains("there are 4294967296 rows")));
+        assert!(
+            matches!(space, Err(Error::Argument(message)) if message.contains("there are 4294967296 rows"))
+        );
     }
 }
 

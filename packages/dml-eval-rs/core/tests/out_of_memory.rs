@@ -12,13 +12,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering::SeqCst};
 
 use dml_eval::{
-    Alone, Average, Ceiling, Codes, Concatenated, Control, Dense, Error, EvaluateOptions, Filter, Hardness,
-    KMeansOptions, Lists, Matrix, Metric, Normalized, Observed, OwnItem, PairLabels, PartialCounts, PerQuery,
-    Positives, Precision, Relation, Result, Selected, SharedLists, Similarity, Sizes, Ties, VerifyTasks,
-    advance_searches, ami, ari, begin_block, begin_searches, binarize, code_pair_scores, collect, count_distances,
-    count_negatives, count_slots, count_symmetric_negatives, evaluate_all, find_positives, hard_negatives,
-    index_recall, kmeans, knn, nearest, nmi, observe_block, pair_scores, range_search, select_kernel, top_pairs,
-    verify,
+    Alone, Average, Ceiling, Codes, Concatenated, Control, Dense, Error, EvaluateOptions, Filter,
+    Hardness, KMeansOptions, Lists, Matrix, Metric, Normalized, Observed, OwnItem, PairLabels,
+    PartialCounts, PerQuery, Positives, Precision, Relation, Result, Selected, SharedLists,
+    Similarity, Sizes, Ties, VerifyTasks, advance_searches, ami, ari, begin_block, begin_searches,
+    binarize, code_pair_scores, collect, count_distances, count_negatives, count_slots,
+    count_symmetric_negatives, evaluate_all, find_positives, hard_negatives, index_recall, kmeans,
+    knn, nearest, nmi, observe_block, pair_scores, range_search, select_kernel, top_pairs, verify,
 };
 use half::f16;
 use ndarray::Array2;
@@ -109,22 +109,30 @@ impl Run {
     fn new(threads: usize, tries_all: bool, at: Option<usize>) -> Run {
         let mut state = 1u64;
         let mut random = move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 40) as f32 / (1 << 24) as f32 - 0.5
         };
-        let mut rows = |n: usize| Array2::from_shape_fn((n, DIM), |(_, j)| random() * (-0.02 * j as f32).exp());
+        let mut rows = |n: usize| {
+            Array2::from_shape_fn((n, DIM), |(_, j)| random() * (-0.02 * j as f32).exp())
+        };
         let (x, y) = (rows(ROWS), rows(OTHERS));
         let code = |x: &Array2<f32>| {
             Array2::from_shape_fn((x.nrows(), 160), |(i, b)| {
                 (0..8).fold(0, |c, k| c << 1 | u8::from(x[[i, (b + 40 * k) % DIM]] > 0.0))
             })
         };
-        let labels = |n: usize| (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % 12).collect::<Vec<_>>();
+        let labels = |n: usize| {
+            (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % 12).collect::<Vec<_>>()
+        };
         Run {
             pool: rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap(),
             tries_all,
             at,
-            tied: Array2::from_shape_fn((ROWS, DIM), |(i, j)| ((i % 5 * (j % 7)) as f32 - 3.0) / 8.0),
+            tied: Array2::from_shape_fn((ROWS, DIM), |(i, j)| {
+                ((i % 5 * (j % 7)) as f32 - 3.0) / 8.0
+            }),
             codes: code(&x),
             other_codes: code(&y),
             labels: labels(ROWS),
@@ -135,7 +143,11 @@ impl Run {
     }
 
     /// Runs `call` with each allocation failing in turn, using the default sizes changed by `sizes`.
-    fn check<T: PartialEq + Debug + Send>(&self, sizes: &[(&str, usize)], call: impl Fn(&Control) -> Result<T> + Sync) {
+    fn check<T: PartialEq + Debug + Send>(
+        &self,
+        sizes: &[(&str, usize)],
+        call: impl Fn(&Control) -> Result<T> + Sync,
+    ) {
         // The queues between rayon's threads grow, and are freed only later, so don't report these bytes as a leak.
         let spare = if self.pool.current_num_threads() == 1 { ABOVE } else { 16 << 10 };
         let mut chosen = Sizes::default();
@@ -180,11 +192,28 @@ impl Run {
         }
     }
 
-    fn dense<'a>(&'a self, similarity: Similarity, precision: Precision, control: &Control) -> Result<Dense<'a>> {
-        Dense::new(Matrix::F32(self.x.view()), None, similarity, precision, select_kernel(None)?, control)
+    fn dense<'a>(
+        &'a self,
+        similarity: Similarity,
+        precision: Precision,
+        control: &Control,
+    ) -> Result<Dense<'a>> {
+        Dense::new(
+            Matrix::F32(self.x.view()),
+            None,
+            similarity,
+            precision,
+            select_kernel(None)?,
+            control,
+        )
     }
 
-    fn apart<'a>(&'a self, similarity: Similarity, precision: Precision, control: &Control) -> Result<Dense<'a>> {
+    fn apart<'a>(
+        &'a self,
+        similarity: Similarity,
+        precision: Precision,
+        control: &Control,
+    ) -> Result<Dense<'a>> {
         let (x, y) = (Matrix::F32(self.x.view()), Matrix::F32(self.y.view()));
         Dense::new(x, Some(y), similarity, precision, select_kernel(None)?, control)
     }
@@ -209,7 +238,10 @@ fn bits(columns: &[PerQuery]) -> Vec<u64> {
 }
 
 fn options(names: &[&str]) -> EvaluateOptions {
-    EvaluateOptions { metrics: names.iter().map(|name| name.parse().unwrap()).collect(), may_lack_matches: true }
+    EvaluateOptions {
+        metrics: names.iter().map(|name| name.parse().unwrap()).collect(),
+        may_lack_matches: true,
+    }
 }
 
 const ALL_TIES: [Ties; 4] = [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected];
@@ -236,7 +268,8 @@ fn by_labels(
 ) {
     let options = options(metrics);
     run.check(sizes, |control| {
-        let (space, relation) = (run.dense(similarity, precision, control)?, Relation::of_labels(&run.labels, None)?);
+        let (space, relation) =
+            (run.dense(similarity, precision, control)?, Relation::of_labels(&run.labels, None)?);
         evaluate_all(&space, &[relation], ties, &options, &Alone, control).map(Results)
     });
     run.check(sizes, |control| {
@@ -253,7 +286,8 @@ fn codes_by_labels(run: &Run, sizes: &[(&str, usize)], metrics: &[&str], ties: &
         evaluate_all(&space, &[relation], ties, &options, &Alone, control).map(Results)
     });
     run.check(sizes, |control| {
-        let (space, relation) = (run.codes_apart()?, Relation::of_labels(&run.labels, Some(&run.other_labels))?);
+        let (space, relation) =
+            (run.codes_apart()?, Relation::of_labels(&run.labels, Some(&run.other_labels))?);
         evaluate_all(&space, &[relation], ties, &options, &Alone, control).map(Results)
     });
 }
@@ -263,7 +297,8 @@ fn lists(queries: usize, items: usize, each: usize, shift: usize) -> (Vec<u64>, 
     let mut all = Vec::new();
     let mut ends = vec![0];
     for query in 0..queries {
-        let mut own: Vec<u32> = (0..each).map(|i| ((query * 7 + i * 11 + shift) % items) as u32).collect();
+        let mut own: Vec<u32> =
+            (0..each).map(|i| ((query * 7 + i * 11 + shift) % items) as u32).collect();
         own.sort_unstable();
         own.dedup();
         all.extend(own);
@@ -279,14 +314,18 @@ fn by_lists(run: &Run, sizes: &[(&str, usize)]) {
     let options = options(&DEEP);
     let listed = || -> Result<Relation<'_>> {
         let relation = Relation::of_lists(Lists { offsets: &ends, items: &items }, Some(OTHERS))?;
-        relation.with_grades(&grades)?.with_excluded(Lists { offsets: &excluded_ends, items: &excluded_items })
+        relation
+            .with_grades(&grades)?
+            .with_excluded(Lists { offsets: &excluded_ends, items: &excluded_items })
     };
     run.check(sizes, |control| {
         let space = run.apart(Similarity::Dot, Precision::SixteenBit, control)?;
-        evaluate_all(&space, &[listed()?], &[Ties::Expected], &options, &Alone, control).map(Results)
+        evaluate_all(&space, &[listed()?], &[Ties::Expected], &options, &Alone, control)
+            .map(Results)
     });
     run.check(sizes, |control| {
-        evaluate_all(&run.codes_apart()?, &[listed()?], &ALL_TIES, &options, &Alone, control).map(Results)
+        evaluate_all(&run.codes_apart()?, &[listed()?], &ALL_TIES, &options, &Alone, control)
+            .map(Results)
     });
 }
 
@@ -296,8 +335,11 @@ fn by_groups(run: &Run) {
     let excluded = Lists { offsets: &excluded_ends, items: &excluded_items };
     run.check(&[], |control| {
         let space = run.dense(Similarity::Cosine, Precision::SixteenBit, control)?;
-        let relation = Relation::of_labels(&run.labels, None)?.with_groups(&groups, None)?.with_excluded(excluded)?;
-        evaluate_all(&space, &[relation], &[Ties::Index], &options(&SHALLOW), &Alone, control).map(Results)
+        let relation = Relation::of_labels(&run.labels, None)?
+            .with_groups(&groups, None)?
+            .with_excluded(excluded)?;
+        evaluate_all(&space, &[relation], &[Ties::Index], &options(&SHALLOW), &Alone, control)
+            .map(Results)
     });
 }
 
@@ -305,8 +347,14 @@ fn tied(run: &Run) {
     let options = options(&SHALLOW);
     run.check(&[("pairs_per_open_key", 1000), ("class_table", 4)], |control| {
         let rows = Matrix::F32(run.tied.view());
-        let space =
-            Dense::new(rows, None, Similarity::Euclidean, Precision::SixteenBit, select_kernel(None)?, control)?;
+        let space = Dense::new(
+            rows,
+            None,
+            Similarity::Euclidean,
+            Precision::SixteenBit,
+            select_kernel(None)?,
+            control,
+        )?;
         let relation = Relation::of_labels(&run.labels, None)?;
         evaluate_all(&space, &[relation], &ALL_TIES, &options, &Alone, control).map(Results)
     });
@@ -326,8 +374,15 @@ fn other_types(run: &Run) {
             select_kernel(None)?,
             control,
         )?;
-        evaluate_all(&space, &[Relation::of_labels(&run.labels, None)?], &[Ties::Index], &options, &Alone, control)
-            .map(Results)
+        evaluate_all(
+            &space,
+            &[Relation::of_labels(&run.labels, None)?],
+            &[Ties::Index],
+            &options,
+            &Alone,
+            control,
+        )
+        .map(Results)
     });
     run.check(&[], |control| {
         let (first, second) = (Matrix::F16(narrow.view()), Matrix::F32(run.x.view()));
@@ -342,8 +397,15 @@ fn other_types(run: &Run) {
             select_kernel(None)?,
             control,
         )?;
-        evaluate_all(&space, &[Relation::of_labels(&labels, None)?], &[Ties::Index], &options, &Alone, control)
-            .map(Results)
+        evaluate_all(
+            &space,
+            &[Relation::of_labels(&labels, None)?],
+            &[Ties::Index],
+            &options,
+            &Alone,
+            control,
+        )
+        .map(Results)
     });
 }
 
@@ -358,7 +420,8 @@ fn levels(run: &Run, sizes: &[(&str, usize)]) {
         evaluate_all(&space, &relations()?, &[Ties::Index], &options, &Alone, control).map(Results)
     });
     run.check(sizes, |control| {
-        evaluate_all(&run.own_codes()?, &relations()?, &[Ties::Expected], &options, &Alone, control).map(Results)
+        evaluate_all(&run.own_codes()?, &relations()?, &[Ties::Expected], &options, &Alone, control)
+            .map(Results)
     });
 }
 
@@ -366,7 +429,8 @@ fn parts(run: &Run, sizes: &[(&str, usize)]) {
     let metrics: Vec<Metric> = SHALLOW.iter().map(|name| name.parse().unwrap()).collect();
     run.check(sizes, |control| {
         let space = run.apart(Similarity::Euclidean, Precision::SixteenBit, control)?;
-        let relation = Relation::of_labels(&run.labels, Some(&run.other_labels))?.with_first_item(5)?;
+        let relation =
+            Relation::of_labels(&run.labels, Some(&run.other_labels))?.with_first_item(5)?;
         let (offsets, positives) = find_positives(&space, &relation, control)?;
         let partial = PartialCounts::new(Ties::Expected, &metrics, offsets, positives, &[])?;
         count_negatives(&space, &partial, &relation, control)?;
@@ -404,7 +468,15 @@ fn nearest_floats(run: &Run, sizes: &[(&str, usize)], k: usize, queries: usize) 
 fn nearest_codes(run: &Run, sizes: &[(&str, usize)], k: usize) {
     run.check(sizes, |control| {
         let (mut distances, mut indices) = (empty(ROWS * k)?, empty(ROWS * k)?);
-        nearest(&run.own_codes()?, k, OwnItem::SameIndex, control, Codes::distance, &mut distances, &mut indices)?;
+        nearest(
+            &run.own_codes()?,
+            k,
+            OwnItem::SameIndex,
+            control,
+            Codes::distance,
+            &mut distances,
+            &mut indices,
+        )?;
         Ok((distances, indices))
     });
 }
@@ -416,7 +488,12 @@ const ALLOWED: SharedLists<'_> = SharedLists {
     lists: &[0; ROWS],
 };
 
-fn hard(run: &Run, sizes: &[(&str, usize)], positive: Option<Hardness>, allowed: Option<SharedLists<'_>>) {
+fn hard(
+    run: &Run,
+    sizes: &[(&str, usize)],
+    positive: Option<Hardness>,
+    allowed: Option<SharedLists<'_>>,
+) {
     let bound = positive.map(|positive| Ceiling { positive, factor: 1.0, margin: 0.0 });
     let relation = (Positives::Labels(&run.labels, &run.labels), allowed);
     run.check(sizes, |control| {
@@ -427,7 +504,15 @@ fn hard(run: &Run, sizes: &[(&str, usize)], positive: Option<Hardness>, allowed:
     });
     run.check(sizes, |control| {
         let (mut distances, mut indices) = (empty(ROWS * 10)?, empty(ROWS * 10)?);
-        hard_negatives(&run.own_codes()?, relation, 10, bound, control, &mut distances, &mut indices)?;
+        hard_negatives(
+            &run.own_codes()?,
+            relation,
+            10,
+            bound,
+            control,
+            &mut distances,
+            &mut indices,
+        )?;
         Ok((distances, indices))
     });
 }
@@ -453,14 +538,26 @@ fn ranges(run: &Run, sizes: &[(&str, usize)]) {
     });
     let allowed = Filter { allowed: Some(ALLOWED), ..OwnItem::Absent.into() };
     run.check(sizes, |control| {
-        range_search(&run.apart(Similarity::Cosine, Precision::SixteenBit, control)?, 0.05, allowed, u64::MAX, control)
+        range_search(
+            &run.apart(Similarity::Cosine, Precision::SixteenBit, control)?,
+            0.05,
+            allowed,
+            u64::MAX,
+            control,
+        )
     });
-    run.check(sizes, |control| range_search(&run.own_codes()?, 25.0, OwnItem::Absent.into(), u64::MAX, control));
-    run.check(sizes, |control| range_search(&run.codes_apart()?, 25.0, OwnItem::Absent.into(), u64::MAX, control));
+    run.check(sizes, |control| {
+        range_search(&run.own_codes()?, 25.0, OwnItem::Absent.into(), u64::MAX, control)
+    });
+    run.check(sizes, |control| {
+        range_search(&run.codes_apart()?, 25.0, OwnItem::Absent.into(), u64::MAX, control)
+    });
 }
 
 fn pairs(run: &Run) {
-    run.check(&[], |control| top_pairs(&run.dense(Similarity::Cosine, Precision::SixteenBit, control)?, 90, control));
+    run.check(&[], |control| {
+        top_pairs(&run.dense(Similarity::Cosine, Precision::SixteenBit, control)?, 90, control)
+    });
     run.check(&[], |control| top_pairs(&run.own_codes()?, 90, control));
 }
 
@@ -483,7 +580,13 @@ fn verified(run: &Run, sizes: &[(&str, usize)], slots: bool) {
     let (positives, negatives) = (number(true) as u64, number(false) as u64);
     assert_eq!(positives + negatives, pairs);
     let labels = || PairLabels { queries: &run.labels, gallery: None, groups: None };
-    let tasks = VerifyTasks { positives, negatives, ranks: vec![20, negatives / 10], equal_errors: true, slots };
+    let tasks = VerifyTasks {
+        positives,
+        negatives,
+        ranks: vec![20, negatives / 10],
+        equal_errors: true,
+        slots,
+    };
     run.check(sizes, |control| {
         let space = run.dense(Similarity::Cosine, Precision::Float32, control)?;
         verify(&space, &labels(), &tasks, &Alone, control)
@@ -491,14 +594,16 @@ fn verified(run: &Run, sizes: &[(&str, usize)], slots: bool) {
 }
 
 fn verified_in_parts(run: &Run) {
-    let labels = || PairLabels { queries: &run.labels, gallery: Some(&run.other_labels), groups: None };
+    let labels =
+        || PairLabels { queries: &run.labels, gallery: Some(&run.other_labels), groups: None };
     run.check(&[], |control| {
         let space = run.apart(Similarity::Cosine, Precision::Float32, control)?;
         let (positives, sample) = begin_block(&space, &labels(), (0, 0), 0, 3000, control)?;
         let negatives = (ROWS * OTHERS - positives.len()) as u64;
         let scores = sample.scores.iter().map(|(score, _)| *score);
         let mut searches = begin_searches(&[20], true, &positives, negatives, collect(scores)?);
-        let observed: Vec<Observed> = observe_block(&space, &labels(), &searches, (0, 0), 3000, control)?;
+        let observed: Vec<Observed> =
+            observe_block(&space, &labels(), &searches, (0, 0), 3000, control)?;
         let found = advance_searches(&mut searches, observed, &positives)?;
         let slots = count_slots(&space, &labels(), &positives, &Alone, control)?;
         Ok((found, slots))
@@ -511,7 +616,8 @@ fn verified_codes(run: &Run) {
 }
 
 fn score_pairs(run: &Run) {
-    let pairs: Vec<(u32, u32)> = (0..2000).map(|i| (i % ROWS as u32, i * 7 % OTHERS as u32)).collect();
+    let pairs: Vec<(u32, u32)> =
+        (0..2000).map(|i| (i % ROWS as u32, i * 7 % OTHERS as u32)).collect();
     run.check(&[], |control| {
         pair_scores(&run.apart(Similarity::Cosine, Precision::Float32, control)?, &pairs, control)
     });
@@ -529,7 +635,8 @@ fn clusters(run: &Run, matrix: Matrix<'_>, sizes: &[(&str, usize)]) {
 fn agreement(run: &Run) {
     let other: Vec<u32> = (0..ROWS as u32).map(|i| i % 301).collect();
     run.check(&[], |control| {
-        let values = [nmi(&run.labels, &other, Average::Max, control)?, ami(&run.labels, &other, control)?];
+        let values =
+            [nmi(&run.labels, &other, Average::Max, control)?, ami(&run.labels, &other, control)?];
         Ok((values, ari(&run.labels, &other, control)?))
     });
 }
@@ -553,20 +660,36 @@ fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     let mut add = |name, case: Box<dyn Fn(&Run)>| cases.push((name, case));
     const TABLED: &[(&str, usize)] = &[("many_positives", 1), ("table_keys", 4000)];
-    const SCREENED: &[(&str, usize)] = &[("many_positives", 1 << 40), ("directions", 0), ("block_bytes", 60_000)];
+    const SCREENED: &[(&str, usize)] =
+        &[("many_positives", 1 << 40), ("directions", 0), ("block_bytes", 60_000)];
     const ALONG: &[(&str, usize)] = &[("many_positives", 1 << 40), ("directions", 32)];
     const BATCHED: &[(&str, usize)] = &[("count_bytes", 40_000), ("count_bytes_per_input_byte", 0)];
-    add("evaluate", Box::new(|run| by_labels(run, &[], &SHALLOW, &[Ties::Index], Cosine, SixteenBit)));
-    add("evaluate by tables", Box::new(|run| by_labels(run, TABLED, &DEEP, &ALL_TIES, Euclidean, Float32)));
-    add("evaluate by a screen", Box::new(|run| by_labels(run, SCREENED, &DEEP, &ALL_TIES, Dot, Float32)));
+    add(
+        "evaluate",
+        Box::new(|run| by_labels(run, &[], &SHALLOW, &[Ties::Index], Cosine, SixteenBit)),
+    );
+    add(
+        "evaluate by tables",
+        Box::new(|run| by_labels(run, TABLED, &DEEP, &ALL_TIES, Euclidean, Float32)),
+    );
+    add(
+        "evaluate by a screen",
+        Box::new(|run| by_labels(run, SCREENED, &DEEP, &ALL_TIES, Dot, Float32)),
+    );
     add(
         "evaluate along directions",
         Box::new(|run| by_labels(run, ALONG, &SHALLOW, &[Ties::Expected], Cosine, SixteenBit)),
     );
-    add("evaluate in batches", Box::new(|run| by_labels(run, BATCHED, &SHALLOW, &[Ties::Index], Cosine, SixteenBit)));
+    add(
+        "evaluate in batches",
+        Box::new(|run| by_labels(run, BATCHED, &SHALLOW, &[Ties::Index], Cosine, SixteenBit)),
+    );
     add("evaluate codes", Box::new(|run| codes_by_labels(run, &[], &SHALLOW, &[Ties::Index])));
     add("evaluate codes by tables", Box::new(|run| codes_by_labels(run, TABLED, &DEEP, &ALL_TIES)));
-    add("evaluate codes by a screen", Box::new(|run| codes_by_labels(run, SCREENED, &DEEP, &ALL_TIES)));
+    add(
+        "evaluate codes by a screen",
+        Box::new(|run| codes_by_labels(run, SCREENED, &DEEP, &ALL_TIES)),
+    );
     add("evaluate by lists", Box::new(|run| by_lists(run, &[])));
     add("evaluate by lists and tables", Box::new(|run| by_lists(run, TABLED)));
     add("evaluate by groups", Box::new(by_groups));
@@ -576,8 +699,14 @@ fn cases() -> Vec<Case> {
     add("evaluate levels by tables", Box::new(|run| levels(run, TABLED)));
     add("evaluate in parts", Box::new(|run| parts(run, SCREENED)));
     add("evaluate in parts by tables", Box::new(|run| parts(run, TABLED)));
-    add("knn", Box::new(|run| nearest_floats(run, &[("few_items", 0), ("few_queries", 0)], 9, ROWS)));
-    add("knn along directions", Box::new(|run| nearest_floats(run, &[("few_items", 0), ("directions", 32)], 3, ROWS)));
+    add(
+        "knn",
+        Box::new(|run| nearest_floats(run, &[("few_items", 0), ("few_queries", 0)], 9, ROWS)),
+    );
+    add(
+        "knn along directions",
+        Box::new(|run| nearest_floats(run, &[("few_items", 0), ("directions", 32)], 3, ROWS)),
+    );
     add("knn by tables", Box::new(|run| nearest_floats(run, &[("table_keys", 4000)], 150, ROWS)));
     add("knn of few queries", Box::new(|run| nearest_floats(run, &[], 5, 20)));
     add("nearest codes", Box::new(|run| nearest_codes(run, &[("few_items", 0)], 9)));
@@ -586,7 +715,9 @@ fn cases() -> Vec<Case> {
     add("allowed hard negatives", Box::new(|run| hard(run, &[], None, Some(ALLOWED))));
     add(
         "screened allowed hard negatives",
-        Box::new(|run| hard(run, &[("items_per_allowed", 1000)], Some(Hardness::Hardest), Some(ALLOWED))),
+        Box::new(|run| {
+            hard(run, &[("items_per_allowed", 1000)], Some(Hardness::Hardest), Some(ALLOWED))
+        }),
     );
     add("hard negatives below", Box::new(|run| hard(run, &[], Some(Hardness::Hardest), None)));
     add(
@@ -603,7 +734,10 @@ fn cases() -> Vec<Case> {
     add("verify codes", Box::new(verified_codes));
     add("pair scores", Box::new(score_pairs));
     add("kmeans", Box::new(|run| clusters(run, Matrix::F32(run.x.view()), &[])));
-    add("kmeans of codes", Box::new(|run| clusters(run, Matrix::Bits(run.codes.view(), 1280), &[])));
+    add(
+        "kmeans of codes",
+        Box::new(|run| clusters(run, Matrix::Bits(run.codes.view(), 1280), &[])),
+    );
     add("agreement", Box::new(agreement));
     add("binarize", Box::new(binarized));
     cases
@@ -611,13 +745,17 @@ fn cases() -> Vec<Case> {
 
 /// Runs a case in this process.
 fn run_case(name: &str, threads: usize, tries_all: bool, at: Option<usize>) {
-    let (_, case) = cases().into_iter().find(|case| case.0 == name).unwrap_or_else(|| panic!("no case {name:?}"));
+    let (_, case) = cases()
+        .into_iter()
+        .find(|case| case.0 == name)
+        .unwrap_or_else(|| panic!("no case {name:?}"));
     case(&Run::new(threads, tries_all, at));
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let option = |name: &str| arguments.iter().position(|a| a == name).map(|i| arguments[i + 1].clone());
+    let option =
+        |name: &str| arguments.iter().position(|a| a == name).map(|i| arguments[i + 1].clone());
     let tries_all = arguments.iter().any(|a| a == "--all");
     let at = option("--at").map(|at| at.parse().unwrap());
     if let (Some(case), Some(threads)) = (option("--run"), option("--threads")) {
@@ -633,9 +771,13 @@ fn main() {
             if ended.status.success() {
                 continue;
             }
-            let (out, error) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+            let (out, error) =
+                (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
             let at = out.split_whitespace().last().unwrap_or("none");
-            let why = error.lines().find(|line| !line.is_empty() && !line.starts_with("thread")).unwrap_or_default();
+            let why = error
+                .lines()
+                .find(|line| !line.is_empty() && !line.starts_with("thread"))
+                .unwrap_or_default();
             println!("{name}, {threads} threads: allocation {at}: {}: {why}", ended.status);
             failed += 1;
         }

@@ -1,8 +1,8 @@
 //! Tests searches and verification by scores, for rows of any magnitude: the scores of all pairs must decide.
 
 use dml_eval::{
-    Alone, Control, Dense, Error, Matrix, OwnItem, PairLabels, Precision, Similarity, Sizes, VerifyTasks, kernel_names,
-    pair_scores, range_search, select_kernel, verify,
+    Alone, Control, Dense, Error, Matrix, OwnItem, PairLabels, Precision, Similarity, Sizes,
+    VerifyTasks, kernel_names, pair_scores, range_search, select_kernel, verify,
 };
 use ndarray::Array2;
 use proptest::prelude::*;
@@ -13,22 +13,28 @@ const SIZES: [(usize, usize); 4] = [(1 << 20, 1 << 20), (40, 400), (8, 16), (1, 
 
 /// Draws float64 rows of mostly equal magnitude, with a large number of equal entries.
 fn rows(dim: usize) -> impl Strategy<Value = Array2<f64>> {
-    let exponent = prop_oneof![2 => -8i32..8, 1 => -1070i32..=400, 2 => -545i32..=-500, 1 => 380i32..=400];
+    let exponent =
+        prop_oneof![2 => -8i32..8, 1 => -1070i32..=400, 2 => -545i32..=-500, 1 => 380i32..=400];
     let number = prop_oneof![3 => (-2i8..=2).prop_map(f64::from), 1 => -1.0f64..1.0];
-    (exponent, proptest::collection::vec(number, dim * 4..dim * 40)).prop_map(move |(exponent, numbers)| {
-        let rows = numbers.len() / dim;
-        // Scale in two steps, because `powi` computes 2^−1070 as 1 / 2^1070, which is 1 / ∞.
-        let (half, rest) = (2f64.powi(exponent / 2), 2f64.powi(exponent - exponent / 2));
-        let mut x = Array2::from_shape_fn((rows, dim), |(i, j)| numbers[i * dim + j] * half * rest);
-        // Avoid rows of zeros, which don't have a cosine.
-        x.column_mut(0).iter_mut().for_each(|v| *v = if *v == 0.0 { half * rest } else { *v });
-        x
-    })
+    (exponent, proptest::collection::vec(number, dim * 4..dim * 40)).prop_map(
+        move |(exponent, numbers)| {
+            let rows = numbers.len() / dim;
+            // Scale in two steps, because `powi` computes 2^−1070 as 1 / 2^1070, which is 1 / ∞.
+            let (half, rest) = (2f64.powi(exponent / 2), 2f64.powi(exponent - exponent / 2));
+            let mut x =
+                Array2::from_shape_fn((rows, dim), |(i, j)| numbers[i * dim + j] * half * rest);
+            // Avoid rows of zeros, which don't have a cosine.
+            x.column_mut(0).iter_mut().for_each(|v| *v = if *v == 0.0 { half * rest } else { *v });
+            x
+        },
+    )
 }
 
 /// Lists all pairs to compare.
 fn all_pairs(queries: usize, gallery: Option<usize>) -> Vec<(u32, u32)> {
-    let pairs = |q: u32| (gallery.map_or(q + 1, |_| 0)..gallery.unwrap_or(queries) as u32).map(move |g| (q, g));
+    let pairs = |q: u32| {
+        (gallery.map_or(q + 1, |_| 0)..gallery.unwrap_or(queries) as u32).map(move |g| (q, g))
+    };
     (0..queries as u32).flat_map(pairs).collect()
 }
 
@@ -145,15 +151,36 @@ proptest! {
 
 #[test]
 fn wrong_numbers_of_pairs_are_rejected() {
-    let (x, control) = (Array2::from_shape_fn((4, 2), |(i, j)| (i + j) as f64 + 1.0), Control::default());
+    let (x, control) =
+        (Array2::from_shape_fn((4, 2), |(i, j)| (i + j) as f64 + 1.0), Control::default());
     let kernel = select_kernel(None).unwrap();
-    let space = Dense::new(Matrix::F64(x.view()), None, Similarity::Dot, Precision::Float32, kernel, &control).unwrap();
+    let space = Dense::new(
+        Matrix::F64(x.view()),
+        None,
+        Similarity::Dot,
+        Precision::Float32,
+        kernel,
+        &control,
+    )
+    .unwrap();
     let labels = PairLabels { queries: &[0, 0, 1, 1], gallery: None, groups: None };
     for (positives, negatives, rank) in [(2, 5, 1), (3, 4, 1), (2, 4, 0), (2, 4, 5), (0, 4, 1)] {
-        let tasks = VerifyTasks { positives, negatives, ranks: vec![rank], equal_errors: true, slots: false };
+        let tasks = VerifyTasks {
+            positives,
+            negatives,
+            ranks: vec![rank],
+            equal_errors: true,
+            slots: false,
+        };
         let found = verify(&space, &labels, &tasks, &Alone, &control);
         assert!(matches!(found, Err(Error::Argument(_))), "{positives} {negatives} {rank}");
     }
-    let tasks = VerifyTasks { positives: 2, negatives: 4, ranks: vec![4], equal_errors: true, slots: false };
+    let tasks = VerifyTasks {
+        positives: 2,
+        negatives: 4,
+        ranks: vec![4],
+        equal_errors: true,
+        slots: false,
+    };
     assert!(verify(&space, &labels, &tasks, &Alone, &control).is_ok());
 }

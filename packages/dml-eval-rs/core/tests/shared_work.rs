@@ -3,8 +3,8 @@
 use std::sync::{Barrier, Mutex};
 
 use dml_eval::{
-    Alone, Codes, Control, Dense, EvaluateOptions, KMeansOptions, Matrix, Peers, Precision, Relation, Result,
-    Similarity, Sizes, Ties, evaluate_all, kmeans, select_kernel,
+    Alone, Codes, Control, Dense, EvaluateOptions, KMeansOptions, Matrix, Peers, Precision,
+    Relation, Result, Similarity, Sizes, Ties, evaluate_all, kmeans, select_kernel,
 };
 use ndarray::Array2;
 use proptest::prelude::*;
@@ -62,7 +62,8 @@ fn run_peers<T: Send>(peers: usize, work: impl Fn(&dyn Peers) -> T + Sync) -> Ve
     };
     std::thread::scope(|scope| {
         let (exchange, work) = (&exchange, &work);
-        let started: Vec<_> = (0..peers).map(|p| scope.spawn(move || work(&ThreadPeer(exchange, p)))).collect();
+        let started: Vec<_> =
+            (0..peers).map(|p| scope.spawn(move || work(&ThreadPeer(exchange, p)))).collect();
         started.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }

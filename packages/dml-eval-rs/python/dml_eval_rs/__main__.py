@@ -66,14 +66,21 @@ def _measure(embeddings: Path, options: argparse.Namespace) -> Evaluation:
     from dml_eval_rs.evaluators import measure_all
     from dml_eval_rs.matches.labels import Labels
 
-    special: dict[str, Any] = {"junk": _label(options.junk), "distractors": _label(options.distractors)}
-    labels = Labels(_load(options.labels), _load(options.groups), **({} if options.gallery else special))
+    special: dict[str, Any] = {
+        "junk": _label(options.junk),
+        "distractors": _label(options.distractors),
+    }
+    labels = Labels(
+        _load(options.labels), _load(options.groups), **({} if options.gallery else special)
+    )
     gallery = gallery_labels = None
     if options.gallery:
         gallery, ids = map(_load, options.gallery)
         gallery_labels = Labels(ids, _load(options.gallery_groups), **special)
     elif options.gallery_groups:
-        raise ValueError("--gallery-groups is given without --gallery; expected both, or only --groups")
+        raise ValueError(
+            "--gallery-groups is given without --gallery; expected both, or only --groups"
+        )
     names = "similarity", "ties", "unmatched", "seed", "threads", "progress"
     chosen: Any = {name: getattr(options, name) for name in names}
     chosen["metrics"] = options.metric or DEFAULT
@@ -92,7 +99,12 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 def _show(done: int, total: int) -> None:
     """Show progress in percent on a terminal, and finally clear it."""
-    print("\r    \r" if done >= total else f"\r{done / total:4.0%}", end="", file=sys.stderr, flush=True)
+    print(
+        "\r    \r" if done >= total else f"\r{done / total:4.0%}",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _parser(command: str | None) -> argparse.ArgumentParser:
@@ -109,30 +121,54 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
         add("--format", choices=_FORMATS, default="table", help="default: table")
     add("--threads", type=int, help="default: RAYON_NUM_THREADS, or all cores")
     version = sys.modules["dml_eval_rs"].__version__
-    add("--version", action="version", version=f"dml-eval {version}", help="show the version and exit")
+    add(
+        "--version",
+        action="version",
+        version=f"dml-eval {version}",
+        help="show the version and exit",
+    )
     return parser
 
 
 def _add_evaluation(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Exact metrics of saved embeddings, or of packed binary codes (uint8, --similarity hamming)."
-    )
-    parser.epilog = (
-        "dml-eval truth and dml-eval index, with --help: exact neighbours, and the recall of an index."
-    )
+    parser.description = "Exact metrics of saved embeddings, or of packed binary codes (uint8, --similarity hamming)."
+    parser.epilog = "dml-eval truth and dml-eval index, with --help: exact neighbours, and the recall of an index."
     add = parser.add_argument
     file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
     labels: dict[str, Any] = {"action": "append", "metavar": "LABEL"}
     names, default = ", ".join(METRICS), ", ".join(DEFAULT)
-    add("embeddings", type=Path, help="the queries, a .npy file: (n, dim) floats, or (n, bytes) uint8 codes")
-    add("labels", type=Path, help="the queries' labels, a .npy file: (n,) integers, booleans or strings")
-    add("--metric", action="append", metavar="NAME", help=f"can be repeated: {names}; default: {default}")
-    add("--gallery", nargs=2, type=Path, metavar=("EMBEDDINGS", "LABELS"), help="default: the queries")
+    add(
+        "embeddings",
+        type=Path,
+        help="the queries, a .npy file: (n, dim) floats, or (n, bytes) uint8 codes",
+    )
+    add(
+        "labels",
+        type=Path,
+        help="the queries' labels, a .npy file: (n,) integers, booleans or strings",
+    )
+    add(
+        "--metric",
+        action="append",
+        metavar="NAME",
+        help=f"can be repeated: {names}; default: {default}",
+    )
+    add(
+        "--gallery",
+        nargs=2,
+        type=Path,
+        metavar=("EMBEDDINGS", "LABELS"),
+        help="default: the queries",
+    )
     grouped = "exclude gallery items with the query's label and group, for example its camera"
     add("--groups", **file, help=f"a .npy file, (n,): {grouped}")
     add("--gallery-groups", **file, help="the gallery's groups, to be used with --gallery")
     add("--junk", **labels, help="exclude items with this label; can be repeated")
-    add("--distractors", **labels, help="rank items with this label, but never as matches; can be repeated")
+    add(
+        "--distractors",
+        **labels,
+        help="rank items with this label, but never as matches; can be repeated",
+    )
     unmatched = "skip queries that have no match (default), or count them as 0"
     add("--unmatched", choices=UNMATCHED, default="skip", help=unmatched)
     ties = "how to order equally similar items; default: index, the lower first"

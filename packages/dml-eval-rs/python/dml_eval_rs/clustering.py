@@ -155,10 +155,14 @@ def ari(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     return _native.ari(*_partitions(a, b))
 
 
-def _partitions(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+def _partitions(
+    a: npt.ArrayLike, b: npt.ArrayLike
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
     a_N, b_N = arguments.partition(a, "a"), arguments.partition(b, "b")
     if a_N.shape != b_N.shape or len(a_N) == 0:
-        raise ValueError(f"a has shape {a_N.shape} and b {b_N.shape}; expected the same length, at least 1")
+        raise ValueError(
+            f"a has shape {a_N.shape} and b {b_N.shape}; expected the same length, at least 1"
+        )
     return arguments.encode(a_N)[0], arguments.encode(b_N)[0]
 
 

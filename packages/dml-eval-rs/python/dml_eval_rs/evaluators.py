@@ -16,7 +16,14 @@ from dml_eval_rs.metrics.evaluation import Evaluation
 from dml_eval_rs.metrics.names import DEFAULT, METRICS, Kind, check_metrics, family_of
 from dml_eval_rs.peers import Peers
 from dml_eval_rs.reranking import evaluate_reranked, expand_queries
-from dml_eval_rs.retrieval import CheckedOptions, LabelsLike, Matches, Options, check_options, measure
+from dml_eval_rs.retrieval import (
+    CheckedOptions,
+    LabelsLike,
+    Matches,
+    Options,
+    check_options,
+    measure,
+)
 from dml_eval_rs.search import Below, binarize, hard_negatives, knn, range_search
 from dml_eval_rs.verification.verify import verify
 
@@ -88,11 +95,15 @@ class Evaluator:
     ) -> Evaluation:
         """Measure the retrieval metrics of re-ranked results, see `dml_eval_rs.rerank` for `k1`, `k2` and `weight`."""
         names = check_metrics(self.metrics, _KINDS)
-        of_results = [name for name in names if METRICS[str(family_of(name))].kind == "retrieval"] or DEFAULT
+        of_results = [
+            name for name in names if METRICS[str(family_of(name))].kind == "retrieval"
+        ] or DEFAULT
         options = check_options(**{**self._options(), "metrics": of_results, "n_clusters": None})
         return evaluate_reranked(embeddings, labels, gallery, gallery_labels, options, **reranking)
 
-    def expand(self, queries: Rows, gallery: Rows | None = None, **expansion: Any) -> npt.NDArray[np.float32]:
+    def expand(
+        self, queries: Rows, gallery: Rows | None = None, **expansion: Any
+    ) -> npt.NDArray[np.float32]:
         """Replace queries by means with their neighbours, see `dml_eval_rs.expand_queries`."""
         return expand_queries(queries, gallery, threads=self.threads, **expansion)
 
@@ -102,7 +113,9 @@ class Evaluator:
         self, queries: Rows, gallery: Rows, k: int, *, exclude_self: bool = False
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """Return the similarities or distances, and the indices, of the k nearest rows, both (Q, k), nearest first."""
-        return knn(self._rows(queries), self._rows(gallery), k, exclude_self=exclude_self, **self._space)
+        return knn(
+            self._rows(queries), self._rows(gallery), k, exclude_self=exclude_self, **self._space
+        )
 
     def within(
         self, queries: Rows, gallery: Rows, threshold: float, *, max_results: int
@@ -121,7 +134,9 @@ class Evaluator:
         margin: float = 0.0,
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """Find the nearest items with different labels, see `dml_eval_rs.hard_negatives`."""
-        return hard_negatives(self._rows(embeddings), labels, k, below=below, margin=margin, **self._space)
+        return hard_negatives(
+            self._rows(embeddings), labels, k, below=below, margin=margin, **self._space
+        )
 
     def true_accept_rates(
         self,
@@ -178,8 +193,14 @@ def measure_all(
     if not pair_metrics:
         return found
     if isinstance(labels, Relevance):
-        raise ValueError(f"{pair_metrics[0]} needs labels, but labels is a Relevance; use other metrics")
-    space: Any = {"similarity": checked.similarity, "threads": checked.threads, "peers": checked.peers}
+        raise ValueError(
+            f"{pair_metrics[0]} needs labels, but labels is a Relevance; use other metrics"
+        )
+    space: Any = {
+        "similarity": checked.similarity,
+        "threads": checked.threads,
+        "peers": checked.peers,
+    }
     rates = verify(embeddings, labels, gallery, gallery_labels, metrics=pair_metrics, **space)
     names = check_metrics(options["metrics"], _KINDS)
     values = {name: (rates if name in rates else found)[name] for name in names}

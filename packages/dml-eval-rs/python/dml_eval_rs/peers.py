@@ -55,7 +55,9 @@ def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] 
         came = f"peers is a {type(peers).__name__} with rank {rank!r} and world_size {world_size!r}"
         raise TypeError(f"{came}; expected two integers, see dml_eval_rs.Peers, or no peers")
     if not 0 <= rank < world_size:
-        raise ValueError(f"peers has rank {rank} of {world_size}; expected a rank from 0 to world_size - 1")
+        raise ValueError(
+            f"peers has rank {rank} of {world_size}; expected a rank from 0 to world_size - 1"
+        )
     if world_size == 1:
         return
     digest = hashlib.blake2b(repr(options).encode(), digest_size=6)
@@ -67,7 +69,9 @@ def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] 
     gathered = peers.all_gather(np.array([own]))
     came = getattr(gathered, "dtype", f"a {type(gathered).__name__}")
     if came != np.float64:
-        raise TypeError(f"peers.all_gather returned {came}; expected a numpy array of dtype float64")
+        raise TypeError(
+            f"peers.all_gather returned {came}; expected a numpy array of dtype float64"
+        )
     if gathered.shape != (world_size,):
         raise ValueError(
             f"peers.all_gather returned shape {gathered.shape}; expected ({world_size},), a number per rank"

@@ -81,7 +81,9 @@ def rerank(
         >>> indices.ravel().tolist()
         [1, 0, 3, 2, 1]
     """
-    sides = arguments.to_sides(queries, gallery, arguments.one_of(similarity, "similarity", _DISTANCES))
+    sides = arguments.to_sides(
+        queries, gallery, arguments.one_of(similarity, "similarity", _DISTANCES)
+    )
     k, _, _ = check_neighbours(k, None, gallery is None, len(sides.queries), len(sides.items))
     encoding = Encoding(sides, k1, k2, weight, similarity, threads)
     found = [encoding.search(rows, k) for rows in _blocks(len(sides.queries), k)]
@@ -134,7 +136,9 @@ def expand_queries(
         query_BD = _scale(sides.queries[rows])
         item_MD = _scale(sides.items[item_QK[rows].ravel()])
         weight_BK = np.maximum(similarity_QK[rows], 0, dtype=np.float64) ** alpha
-        sum_BD = query_BD + np.einsum("bk,bkd->bd", weight_BK, item_MD.reshape(*weight_BK.shape, -1))
+        sum_BD = query_BD + np.einsum(
+            "bk,bkd->bd", weight_BK, item_MD.reshape(*weight_BK.shape, -1)
+        )
         is_zero = ~(np.abs(sum_BD) > 1e-12).any(axis=1)
         sum_BD[is_zero] = query_BD[is_zero]
         expanded_QD[rows] = _scale(sum_BD)
@@ -165,7 +169,13 @@ class Encoding:
     """The neighbourhoods of all items as sparse vectors, to search by `rerank`, which describes the arguments."""
 
     def __init__(
-        self, sides: Sides, k1: int, k2: int, weight: float, similarity: Distance, threads: int | None
+        self,
+        sides: Sides,
+        k1: int,
+        k2: int,
+        weight: float,
+        similarity: Distance,
+        threads: int | None,
     ) -> None:
         alone = sides.gallery is None
         items_ND = sides.queries if alone else np.concatenate([sides.queries, sides.items])
@@ -181,12 +191,16 @@ class Encoding:
             raise ValueError(f"weight is {weight}; expected 0 to 1")
         near: Any = knn(items_ND, None, max(k1, k2 - 1), exclude_self=True, **self._options)[1]
         near_NK = np.concatenate([np.arange(n)[:, None], near], axis=1)
-        rows_ND = _scale(items_ND) if similarity == "cosine" else items_ND - items_ND.mean(0, np.float64)
+        rows_ND = (
+            _scale(items_ND) if similarity == "cosine" else items_ND - items_ND.mean(0, np.float64)
+        )
         self._rows_ND, self._square_N = rows_ND, np.einsum("nd,nd->n", rows_ND, rows_ND)
         self._farthest_N = np.ones(n)
         farthest = _find_farthest(rows_ND, self._square_N, threads)
         # If all items are equal, all distances are 0, so avoid a division by 0.
-        self._farthest_N = np.maximum(self._distances(np.arange(n), farthest), np.finfo(np.float64).tiny)
+        self._farthest_N = np.maximum(
+            self._distances(np.arange(n), farthest), np.finfo(np.float64).tiny
+        )
         encoded = self._encode(near_NK, k1)
         encoded = self._average(encoded, near_NK[:, :k2]) if k2 > 1 else encoded
         self._encoded = encoded
@@ -196,7 +210,9 @@ class Encoding:
         order = np.argsort(columns, kind="stable")
         row_M = np.repeat(np.arange(n - self._first), np.diff(encoded.starts[self._first :]))
         starts = np.searchsorted(columns[order], np.arange(n + 1))
-        self._inverse = _Sparse(starts, row_M[order].astype(np.int32), encoded.values[entries][order])
+        self._inverse = _Sparse(
+            starts, row_M[order].astype(np.int32), encoded.values[entries][order]
+        )
 
     def search(self, rows: range, k: int) -> tuple[npt.NDArray[np.float32], _Integers]:
         """Find the k nearest gallery items of some queries; k must be valid."""
@@ -207,10 +223,17 @@ class Encoding:
             exclude: Any = np.array(rows) if own else None
             block = self._sides.queries[rows.start : rows.stop]
             near_BK = knn(block, self._sides.items, k, exclude=exclude, **self._options)[1]
-        distance_BK, item_BK = np.empty((len(rows), k), np.float32), np.empty((len(rows), k), np.int64)
+        distance_BK, item_BK = (
+            np.empty((len(rows), k), np.float32),
+            np.empty((len(rows), k), np.int64),
+        )
         for b, query in enumerate(rows):
             jaccard_G = self._jaccard(query)
-            item = np.arange(n_items) if near_BK is None else self._choose(query, jaccard_G, near_BK[b])
+            item = (
+                np.arange(n_items)
+                if near_BK is None
+                else self._choose(query, jaccard_G, near_BK[b])
+            )
             item = item[item != query] if own else item
             total, scaled = self._combine(query, jaccard_G, item)
             total = total.astype(np.float32)
@@ -275,7 +298,9 @@ class Encoding:
             own = pairs[starts[rows.start] : starts[rows.stop]]
             places, sizes = half.places(own % n)
             expanded = np.repeat(own // n, sizes) * n + half.columns[places]
-            counts = np.add.reduceat(contains(pairs, expanded), np.cumsum(sizes) - sizes, dtype=np.int64)
+            counts = np.add.reduceat(
+                contains(pairs, expanded), np.cumsum(sizes) - sizes, dtype=np.int64
+            )
             found.append(np.union1d(own, expanded[np.repeat(3 * counts > 2 * sizes, sizes)]))
         keys = np.concatenate(found)
         values = np.exp(-self._distances(keys // n, keys % n))
@@ -292,7 +317,9 @@ class Encoding:
             sums = np.bincount(place, encoded.values[places]) / near_NK.shape[1]
             found.append((keys, sums.astype(np.float32)))
         return _to_sparse(
-            np.concatenate([each[0] for each in found]), np.concatenate([each[1] for each in found]), n
+            np.concatenate([each[0] for each in found]),
+            np.concatenate([each[1] for each in found]),
+            n,
         )
 
 
@@ -347,10 +374,15 @@ def evaluate_reranked(
     k = most
     if not graded and not {*options.metrics} & {*_WHOLE}:
         depths = [
-            int(name.partition("@")[2]) for name in options.metrics if str(family_of(name)).endswith("@K")
+            int(name.partition("@")[2])
+            for name in options.metrics
+            if str(family_of(name)).endswith("@K")
         ]
         k = min(most, max([*depths, int(matches_Q.max())]) + matching.most_excluded)
-    parts = [_count(encoding, matching, matches_Q, rows, k, n_items) for rows in _blocks(len(matches_Q), k)]
+    parts = [
+        _count(encoding, matching, matches_Q, rows, k, n_items)
+        for rows in _blocks(len(matches_Q), k)
+    ]
     key_P, item_P, count_M = (np.concatenate(arrays) for arrays in zip(*parts))
     offsets = np.append(0, np.cumsum(matches_Q)).astype(np.uint64)
     relation = Relation()

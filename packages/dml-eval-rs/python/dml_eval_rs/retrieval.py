@@ -15,7 +15,16 @@ import numpy.typing as npt
 import dml_eval_rs._native as _native
 from dml_eval_rs.clustering import MAX_ITER, agreement, check_clusters
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.inputs.arguments import COSINE, TIES, UNMATCHED, Progress, Sides, Similarity, Ties, Unmatched
+from dml_eval_rs.inputs.arguments import (
+    COSINE,
+    TIES,
+    UNMATCHED,
+    Progress,
+    Sides,
+    Similarity,
+    Ties,
+    Unmatched,
+)
 from dml_eval_rs.matches.labels import Labels
 from dml_eval_rs.matches.relation import Relation, relate
 from dml_eval_rs.matches.relevance import Relevance
@@ -219,7 +228,9 @@ def evaluate_levels(
         except (TypeError, ValueError) as error:
             raise type(error)(f"level {name!r}: {error}") from error
         if relations[-1].kept is not None:
-            raise ValueError(f"level {name!r} has junk; expected none: drop the rows, or use evaluate")
+            raise ValueError(
+                f"level {name!r} has junk; expected none: drop the rows, or use evaluate"
+            )
     found = dict(zip(labels, _count(sides, relations, checked), strict=True))
     for name, level in found.items():
         if not checked.zero_unmatched and level.n_unmatched == level.n_queries:
@@ -259,7 +270,9 @@ def evaluate_ties(
         {'index': 0.5, 'optimistic': 1.0, 'pessimistic': 0.0, 'expected': 0.5}
     """
     if isinstance(ties, str) or not isinstance(ties, Iterable):
-        raise TypeError(f"ties is {ties!r}; expected a sequence of rules: use evaluate for a single rule")
+        raise TypeError(
+            f"ties is {ties!r}; expected a sequence of rules: use evaluate for a single rule"
+        )
     rules = [arguments.one_of(rule, "ties", TIES) for rule in ties]
     if not rules:
         raise ValueError(f"ties is empty; expected at least one of {', '.join(TIES)}")
@@ -306,7 +319,11 @@ def measure(
         max_iter=MAX_ITER,
         more=rows[1] if len(rows) > 1 else None,
         unit=options.similarity == "cosine",
-        bits=0 if options.similarity != "hamming" else 8 * sides.queries.shape[1] if bits is None else bits,
+        bits=0
+        if options.similarity != "hamming"
+        else 8 * sides.queries.shape[1]
+        if bits is None
+        else bits,
         threads=options.threads,
         progress=progress and (lambda done, total: progress(ranked + done, ranked + total)),
         peers=options.peers,
@@ -315,7 +332,9 @@ def measure(
     return [replace(found, _values={name: values[name] for name in options.names})]
 
 
-def _relate(labels: object, gallery_labels: object, sides: Sides, options: CheckedOptions) -> Relation:
+def _relate(
+    labels: object, gallery_labels: object, sides: Sides, options: CheckedOptions
+) -> Relation:
     relation = relate(labels, gallery_labels, sides, _NAMES, exclude=options.exclude)
     excluding = relation.exclude, relation.groups, relation.ignored_offsets
     arguments.warn_of_own_gallery(sides, _NAMES, excluding)
@@ -331,7 +350,10 @@ def _count(sides: Sides, relations: list[Relation], options: CheckedOptions) -> 
         check_alike(options.peers, compared, sides.queries, sides.gallery, *arrays)
     found = _native.evaluate(sides.queries, sides.gallery, relations, options)
     kept = relations[0].kept if sides.gallery is None else None
-    return [to_evaluation(columns, options, len(sides.queries), len(sides.items), kept) for columns in found]
+    return [
+        to_evaluation(columns, options, len(sides.queries), len(sides.items), kept)
+        for columns in found
+    ]
 
 
 def to_evaluation(
@@ -350,7 +372,9 @@ def to_evaluation(
         for name, values_q in per_query.items():
             per_query[name] = np.full(n_queries, np.nan)
             per_query[name][kept] = values_q
-    return Evaluation({name: mean for name, _, mean in asked}, per_query, n_queries, n_unmatched, n_gallery)
+    return Evaluation(
+        {name: mean for name, _, mean in asked}, per_query, n_queries, n_unmatched, n_gallery
+    )
 
 
 def _labelled_parts(
@@ -358,8 +382,12 @@ def _labelled_parts(
 ) -> list[tuple[npt.NDArray[np.generic], npt.NDArray[np.uint32]]]:
     """Return the rows to be clustered, excluding junk, and the labels."""
     given = [labels, gallery_labels]
-    if relation.labels is None or any(isinstance(of, Labels) and len(of.distractors) for of in given):
-        raise ValueError("clustering metrics need all labels; expected no distractors and no Relevance")
+    if relation.labels is None or any(
+        isinstance(of, Labels) and len(of.distractors) for of in given
+    ):
+        raise ValueError(
+            "clustering metrics need all labels; expected no distractors and no Relevance"
+        )
     sides = sides.keep(relation.kept)
     if sides.gallery is None or relation.gallery_labels is None:
         return [(sides.queries, relation.labels)]
@@ -378,7 +406,9 @@ def check_retrieval_only(options: CheckedOptions) -> None:
     """Raise a ValueError if a clustering metric is requested."""
     if options.clustering:
         name = options.clustering[0]
-        raise ValueError(f"metrics contains {name!r}; expected retrieval metrics: use evaluate to measure it")
+        raise ValueError(
+            f"metrics contains {name!r}; expected retrieval metrics: use evaluate to measure it"
+        )
 
 
 def _check_levels(labels: object, gallery_labels: object) -> None:
@@ -393,4 +423,6 @@ def _check_levels(labels: object, gallery_labels: object) -> None:
         if not levels:
             raise ValueError(f"{name} is empty; expected at least one level")
         if isinstance(labels, Mapping) and set(levels) != set(labels):
-            raise ValueError(f"{name} has levels {[*levels]}; expected {[*labels]}, the levels of labels")
+            raise ValueError(
+                f"{name} has levels {[*levels]}; expected {[*labels]}, the levels of labels"
+            )

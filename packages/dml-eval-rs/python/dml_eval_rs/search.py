@@ -129,7 +129,15 @@ def range_search(
         [[0, 1], [1, 0]]
     """
     n_queries, _, (part,) = _check_search(
-        queries, gallery, similarity, 1, exclude_self, threads, progress, allowed=allowed, divides=False
+        queries,
+        gallery,
+        similarity,
+        1,
+        exclude_self,
+        threads,
+        progress,
+        allowed=allowed,
+        divides=False,
     )
     limit = check_finite(threshold, "threshold")
     most = 2**63 - 1 if max_results is None else arguments.positive(max_results, "max_results")
@@ -175,8 +183,14 @@ def top_pairs(
     x_ND = arguments.check_rows(embeddings, "embeddings", similarity, "items")
     most, n = len(x_ND) * (len(x_ND) - 1) // 2, arguments.positive(n, "n")
     if n > most:
-        raise ValueError(f"n is {n}; expected 1 to {most}, the number of pairs of {len(x_ND)} items")
-    options: Any = {"similarity": similarity, "threads": arguments.threads(threads), "progress": progress}
+        raise ValueError(
+            f"n is {n}; expected 1 to {most}, the number of pairs of {len(x_ND)} items"
+        )
+    options: Any = {
+        "similarity": similarity,
+        "threads": arguments.threads(threads),
+        "progress": progress,
+    }
     scores, pairs = _native.top_pairs(x_ND, n, **options)
     return scores, pairs.reshape(n, 2)
 
@@ -237,7 +251,9 @@ def knn_classify(
         return dict.fromkeys(ks, classes[:0])
     # Dividing by the query's largest weight prevents overflow.
     weight_QK = np.exp((similarity_QK.astype(np.float64) - similarity_QK[:, :1]) / heat)
-    return {each: classes[_vote(code_QK[:, :each], weight_QK[:, :each], len(classes))] for each in ks}
+    return {
+        each: classes[_vote(code_QK[:, :each], weight_QK[:, :each], len(classes))] for each in ks
+    }
 
 
 def _vote(
@@ -437,7 +453,15 @@ def index_recall(
         0.6667
     """
     n_queries, k, parts = _check_search(
-        queries, gallery, similarity, k, exclude_self, threads, progress, allowed=allowed, may_be_empty=False
+        queries,
+        gallery,
+        similarity,
+        k,
+        exclude_self,
+        threads,
+        progress,
+        allowed=allowed,
+        may_be_empty=False,
     )
     found_QK = check_found(found, n_queries, k)
     if allowed is not None:
@@ -466,7 +490,9 @@ def check_found(found: object, queries: int, k: int) -> npt.NDArray[np.int64]:
     """Check the results of an index, and return them as int64."""
     found_QK = to_array(found, "found", 2)
     if found_QK.ndim != 2 or len(found_QK) != queries or found_QK.shape[1] < k:
-        raise ValueError(f"found has shape {found_QK.shape}; expected ({queries}, {k}) or more columns")
+        raise ValueError(
+            f"found has shape {found_QK.shape}; expected ({queries}, {k}) or more columns"
+        )
     if found_QK.dtype.kind not in "iu":
         raise TypeError(f"found has dtype {found_QK.dtype}; expected integers, the gallery indices")
     if found_QK.dtype == np.uint64:
@@ -515,7 +541,11 @@ def _check_search(
     sides = arguments.to_sides(queries, gallery, similarity, may_be_empty=may_be_empty)
     n_queries, n_items = len(sides.queries), len(sides.items)
     k, own_Q, _ = check_neighbours(k, exclude, exclude_self, n_queries, n_items)
-    options: dict[str, Any] = {"similarity": similarity, "exclude_self": exclude_self, "progress": progress}
+    options: dict[str, Any] = {
+        "similarity": similarity,
+        "exclude_self": exclude_self,
+        "progress": progress,
+    }
     options["threads"] = arguments.threads(threads)
     if own_Q is not None:
         options["exclude"] = own_Q
@@ -549,7 +579,9 @@ def check_neighbours(
     excludes = exclude_self or (own_Q is not None and bool((own_Q >= 0).any()))
     most, k = items - excludes, arguments.positive(k, "k")
     if most < 1:
-        raise ValueError("the gallery contains only the query, which is excluded; expected more items")
+        raise ValueError(
+            "the gallery contains only the query, which is excluded; expected more items"
+        )
     if k > most:
         without = " without the query itself" if excludes else ""
         raise ValueError(f"k is {k}; expected 1 to {most}, the gallery's size{without}")
@@ -568,4 +600,6 @@ def _to_float(x: float, name: str) -> float:
     try:
         return float(x)
     except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"{name} is a {type(x).__name__}; expected a number that fits in a float") from error
+        raise TypeError(
+            f"{name} is a {type(x).__name__}; expected a number that fits in a float"
+        ) from error

@@ -13,7 +13,10 @@ import numpy as np
 
 def mutual_information(a: Sequence[int], b: Sequence[int]) -> float:
     n, size_a, size_b = len(a), Counter(a), Counter(b)
-    return sum(c / n * math.log(c * n / (size_a[i] * size_b[j])) for (i, j), c in Counter(zip(a, b)).items())
+    return sum(
+        c / n * math.log(c * n / (size_a[i] * size_b[j]))
+        for (i, j), c in Counter(zip(a, b)).items()
+    )
 
 
 def entropy(a: Sequence[int]) -> float:

@@ -15,7 +15,9 @@ T = TypeVar("T")
 def listed(lists: Iterable[Iterable[int]]) -> tuple[np.ndarray, np.ndarray]:
     """Return the offsets and items of the queries' lists."""
     items = [list(of_query) for of_query in lists]
-    return np.cumsum([0, *map(len, items)]), np.array([item for of_query in items for item in of_query], int)
+    return np.cumsum([0, *map(len, items)]), np.array(
+        [item for of_query in items for item in of_query], int
+    )
 
 
 def relevance(matches: Sequence[Mapping[int, float]], ignored: Any = None) -> Relevance:
@@ -53,7 +55,11 @@ def call(
         return Labels(ids, gallery_groups, junk=junk, distractors=distractors)
 
     def each(make: Callable[[Any], Labels], ids: Any) -> Any:
-        return {level: make(of) for level, of in ids.items()} if isinstance(ids, Mapping) else make(ids)
+        return (
+            {level: make(of) for level, of in ids.items()}
+            if isinstance(ids, Mapping)
+            else make(ids)
+        )
 
     others = None if gallery is None else each(of_gallery, gallery_labels)
     return function(embeddings, each(of_queries, labels), gallery, others, **options)

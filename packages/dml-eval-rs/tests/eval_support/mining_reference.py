@@ -29,12 +29,18 @@ def hard_negatives(
     rows = []
     for a, query in enumerate(x):
         keys = keys_of(query, items, similarity)
-        scores = keys if similarity == "hamming" else [score(query, other, similarity) for other in items]
+        scores = (
+            keys
+            if similarity == "hamming"
+            else [score(query, other, similarity) for other in items]
+        )
         others = [i for i in range(len(items)) if gallery is not None or i != a]
         matches = {i for i in others if (i in listed[a] if listed else item_labels[i] == labels[a])}
         bound = np.inf
         if below is not None and matches:
-            bound = (min if below == "hardest" else max)(scores[p] for p in matches) * factor - margin
+            bound = (min if below == "hardest" else max)(
+                scores[p] for p in matches
+            ) * factor - margin
         order = sorted(others, key=lambda i: (-keys[i], i))
         rows.append(
             [

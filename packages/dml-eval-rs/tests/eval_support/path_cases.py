@@ -41,7 +41,9 @@ def _differ_in_columns(found: list[Any], expected: list[Columns]) -> str | None:
         for name, column in columns.items():
             values = of_call.per_query[name]
             if not np.allclose(values, column, rtol=0, atol=TOLERANCE, equal_nan=True):
-                query = int(np.argmax(~np.isclose(values, column, rtol=0, atol=TOLERANCE, equal_nan=True)))
+                query = int(
+                    np.argmax(~np.isclose(values, column, rtol=0, atol=TOLERANCE, equal_nan=True))
+                )
                 return f"{name} of query {query} is {values[query]}; expected {column[query]}"
     return None
 
@@ -54,7 +56,14 @@ class Data:
     """Rows of both sides, and near items with different labels for queries."""
 
     def __init__(
-        self, kind: str, similarity: str, dtype: Any, n: int, seed: int, gallery: bool, contains_queries: bool
+        self,
+        kind: str,
+        similarity: str,
+        dtype: Any,
+        n: int,
+        seed: int,
+        gallery: bool,
+        contains_queries: bool,
     ) -> None:
         rng = np.random.default_rng(seed)
         labels = labels_of(n)
@@ -124,7 +133,9 @@ class Evaluated(Option):
         gallery_labels: Any = data.gallery_labels
         if self.relevant:
             near = [set(sorted(items)[:5]) for items in data.near(False, 8)]
-            options["relevant"] = [{i: (i % 3 + 1 if self.graded else 1) for i in items} for items in near]
+            options["relevant"] = [
+                {i: (i % 3 + 1 if self.graded else 1) for i in items} for items in near
+            ]
             labels = gallery_labels = None
         if self.ignored:
             options["ignored"] = data.near(not self.relevant, 12)
@@ -139,11 +150,15 @@ class Evaluated(Option):
         return Case(measure, expected, _differ_in_columns)
 
     def _once(self, given: Any, options: Any) -> Any:
-        return lambda: [call(ours.evaluate, *given, **options)], [reference.evaluate(*given, **options)]
+        return lambda: [call(ours.evaluate, *given, **options)], [
+            reference.evaluate(*given, **options)
+        ]
 
     def _rules(self, given: Any, options: Any) -> Any:
         columns = [reference.evaluate(*given, **{**options, "ties": ties}) for ties in TIES]
-        return lambda: [*call(ours.evaluate_ties, *given, **{**options, "ties": TIES}).values()], columns
+        return lambda: [
+            *call(ours.evaluate_ties, *given, **{**options, "ties": TIES}).values()
+        ], columns
 
     def _levels(self, given: Any, options: Any) -> Any:
         queries, labels, gallery, gallery_labels = given
@@ -152,7 +167,9 @@ class Evaluated(Option):
             for side in (labels, gallery_labels)
         ]
         columns = [
-            reference.evaluate(queries, of, gallery, None if gallery is None else sides[1][level], **options)
+            reference.evaluate(
+                queries, of, gallery, None if gallery is None else sides[1][level], **options
+            )
             for level, of in sides[0].items()
         ]
         measured = (queries, sides[0], gallery, sides[1])
@@ -254,10 +271,17 @@ class Searched(Option):
             sets = [{*np.flatnonzero(labels[1] == of).tolist()} for of in labels[0]]
             return tuple(map(ours.Labels, labels)), sets
         sets = [{i for i in range(n_items) if (i * i + q) % 3} for q in range(n)]
-        return (np.cumsum([0, *map(len, sets)]), np.array([i for of in sets for i in of], np.int64)), sets
+        return (
+            np.cumsum([0, *map(len, sets)]),
+            np.array([i for of in sets for i in of], np.int64),
+        ), sets
 
     def _can_find(self, data: Data) -> Lists:
-        return self._allow(data)[1] if self.allowed else [{*range(len(data.items))}] * len(data.queries)
+        return (
+            self._allow(data)[1]
+            if self.allowed
+            else [{*range(len(data.items))}] * len(data.queries)
+        )
 
     def _nearest(self, data: Data, own: np.ndarray) -> list[list[int]]:
         rows = []
@@ -283,9 +307,16 @@ class Searched(Option):
         exact = np.array(self._padded(data, own))
         found = np.where(data.rng.random(exact.shape) < 0.3, -1, exact)
         for row, usable in zip(found, self._can_find(data)):
-            row[:1] = sorted({*range(len(data.items))} - usable)[:1] or row[:1]  # an item that is not allowed
-        measure = functools.partial(ours.index_recall, found, data.queries, data.gallery, self.k, **options)
-        right = [np.isin(row[row >= 0], of).sum() / max(1, (of >= 0).sum()) for row, of in zip(found, exact)]
+            row[:1] = (
+                sorted({*range(len(data.items))} - usable)[:1] or row[:1]
+            )  # an item that is not allowed
+        measure = functools.partial(
+            ours.index_recall, found, data.queries, data.gallery, self.k, **options
+        )
+        right = [
+            np.isin(row[row >= 0], of).sum() / max(1, (of >= 0).sum())
+            for row, of in zip(found, exact)
+        ]
         return Case(lambda: np.nan_to_num(measure().per_query).tolist(), right, _differ)
 
     def _range(self, data: Data, own: np.ndarray, options: Any) -> Case:
@@ -304,14 +335,18 @@ class Searched(Option):
     def _hard_negatives(self, data: Data, own: np.ndarray, options: Any) -> Case:
         given: dict[str, Any] = {"below": self.below, **options}
         sides: dict[str, Any] = {"gallery": data.gallery, "gallery_labels": data.gallery_labels}
-        listed = [set(sorted(items)[:5]) for items in data.near(False, 8)] if self.relevant else None
+        listed = (
+            [set(sorted(items)[:5]) for items in data.near(False, 8)] if self.relevant else None
+        )
         expected = mining_reference.hard_negatives(
             data.queries, data.labels, self.k, self.similarity, self.below, 0.0,
             listed=listed, allowed=self._can_find(data), **sides,
         )  # fmt: skip
         labels: Any = data.labels
         if listed is not None:
-            labels = ours.Relevance(np.cumsum([0, *map(len, listed)]), [i for of in listed for i in of])
+            labels = ours.Relevance(
+                np.cumsum([0, *map(len, listed)]), [i for of in listed for i in of]
+            )
             sides["gallery_labels"] = None
 
         def call() -> list[list[int]]:
@@ -326,7 +361,9 @@ class Searched(Option):
         labels = reference.nearest(data.queries, expected.centroids, 1, "euclidean", False)[1]
         assert expected.labels.tolist() == [label for (label,) in labels]
         return Case(
-            lambda: ours.kmeans(data.queries, 6, seed=1).labels.tolist(), expected.labels.tolist(), _differ
+            lambda: ours.kmeans(data.queries, 6, seed=1).labels.tolist(),
+            expected.labels.tolist(),
+            _differ,
         )
 
 
@@ -366,7 +403,9 @@ SEARCHES: dict[str, Searched] = {
     "range of allowed items": Searched(how="range", allowed="lists", exclude_self=True),
     "index recall of allowed items": Searched(how="index_recall", allowed="lists", gallery=True),
     "hardest in a gallery": Searched(how="hard_negatives", below="hardest", gallery=True),
-    "easiest of lists": Searched(how="hard_negatives", below="easiest", relevant=True, allowed="lists"),
+    "easiest of lists": Searched(
+        how="hard_negatives", below="easiest", relevant=True, allowed="lists"
+    ),
     "hard negatives of codes": Searched(similarity="hamming", how="hard_negatives"),
     "hardest of codes": Searched(similarity="hamming", how="hard_negatives", below="hardest"),
 }
@@ -390,10 +429,17 @@ class Verified(Option):
                 gallery_groups = np.arange(len(data.gallery)) % 2
         given = (data.queries, data.labels, data.gallery, data.gallery_labels)
         sides, similarity = given, self.similarity
-        if similarity == "hamming":  # the Hamming distance is the squared Euclidean distance of bits
-            bits = [None if x is None else np.unpackbits(x, axis=1).astype(np.float32) for x in given[::2]]
+        if (
+            similarity == "hamming"
+        ):  # the Hamming distance is the squared Euclidean distance of bits
+            bits = [
+                None if x is None else np.unpackbits(x, axis=1).astype(np.float32)
+                for x in given[::2]
+            ]
             sides, similarity = (bits[0], data.labels, bits[1], data.gallery_labels), "euclidean"
-        positives, negatives = verification_reference.all_pairs(*sides, groups, gallery_groups, similarity)
+        positives, negatives = verification_reference.all_pairs(
+            *sides, groups, gallery_groups, similarity
+        )
         expected = {
             name: verification_reference.tar_at(float(name[8:]), positives, negatives)[0]
             for name in names[:3]

@@ -61,7 +61,13 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
     "few directions": {**_SCREEN, **_FEW, "guess_spacing": NEVER},
     "guessed": {**_SCREEN, **_GUESSED},
     "guessed too low": {**_SCREEN, **_GUESSED, "guess_percent": 10_000},
-    "guessed too high": {**_SCREEN, **_GUESSED, "guess_percent": 0, "candidate_bytes": 1, "block_bytes": 1},
+    "guessed too high": {
+        **_SCREEN,
+        **_GUESSED,
+        "guess_percent": 0,
+        "candidate_bytes": 1,
+        "block_bytes": 1,
+    },
     "tables": _TABLES,
     "tables in parts": {**_TABLES, **_PARTS},
     "few queries": {"few_queries": NEVER},
@@ -70,7 +76,12 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
 VERIFICATION_WAYS: dict[str, dict[str, int]] = {
     "sieved": _TASKS,
     "decided": {**_TASKS, "verify_sample": 60, "verify_listed": 40, "distance_table": 7, **_PARTS},
-    "decided from tables": {"verify_sample": 60, "verify_listed": 40, "pairs_per_open_key": NEVER, **_PARTS},
+    "decided from tables": {
+        "verify_sample": 60,
+        "verify_listed": 40,
+        "pairs_per_open_key": NEVER,
+        **_PARTS,
+    },
     "both": {"verify_sample": 200, "verify_listed": 300, "block_bytes": 1},
     "slots in parts": {"slot_part": 5},
     "full lists": {"slot_list": 1},
@@ -108,7 +119,9 @@ def labels_of(n: int) -> np.ndarray:
     return np.repeat(np.arange(n), sizes)[:n]
 
 
-def rows_of(kind: str, labels: np.ndarray, dim: int, seed: int, dtype: Any = np.float32) -> np.ndarray:
+def rows_of(
+    kind: str, labels: np.ndarray, dim: int, seed: int, dtype: Any = np.float32
+) -> np.ndarray:
     """Make rows near the centres of classes.
 
     Numbers decay along rows ("decaying", "offset" and "duplicates"), rows lie in a subspace except for a little noise
@@ -132,7 +145,9 @@ def rows_of(kind: str, labels: np.ndarray, dim: int, seed: int, dtype: Any = np.
         x[1:-8:6] = x[0:-9:6]  # copies, often with equal labels
         x[[5, -3]] = x[[40 % n, 20 % n]]
         near = x[2:-8:6].copy()
-        near[:, 0] = near[:, 0] + 1 if is_integer else np.nextafter(near[:, 0], np.array(np.inf, dtype))
+        near[:, 0] = (
+            near[:, 0] + 1 if is_integer else np.nextafter(near[:, 0], np.array(np.inf, dtype))
+        )
         x[3:-7:6] = near
     return x
 

@@ -19,7 +19,10 @@ def listed(grades: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def evaluate_scores(
-    scores: npt.ArrayLike, grades: npt.ArrayLike, excluded: npt.ArrayLike | None = None, **options: Any
+    scores: npt.ArrayLike,
+    grades: npt.ArrayLike,
+    excluded: npt.ArrayLike | None = None,
+    **options: Any,
 ) -> Evaluation:
     """Evaluate given similarities, by using dot products with unit vectors.
 

@@ -8,7 +8,12 @@ from eval_support.retrieval_reference import keys_of
 
 
 def rerank(
-    queries: np.ndarray, gallery: np.ndarray | None, k1: int, k2: int, weight: float, similarity: str
+    queries: np.ndarray,
+    gallery: np.ndarray | None,
+    k1: int,
+    k2: int,
+    weight: float,
+    similarity: str,
 ) -> np.ndarray:
     """Return all distances, (Q, G)."""
     items = queries if gallery is None else np.concatenate([queries, gallery])
@@ -46,7 +51,9 @@ def rerank(
     return distances
 
 
-def expand_queries(queries: np.ndarray, gallery: np.ndarray | None, k: int, alpha: float) -> np.ndarray:
+def expand_queries(
+    queries: np.ndarray, gallery: np.ndarray | None, k: int, alpha: float
+) -> np.ndarray:
     """Return the expanded queries, (Q, D)."""
     queries = queries.astype(np.float64)
     items = queries if gallery is None else gallery.astype(np.float64)

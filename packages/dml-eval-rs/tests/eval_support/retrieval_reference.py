@@ -152,7 +152,9 @@ def evaluate(
             return float(gallery_labels[g] == labels[q] and labels[q] not in distractors)
 
         def is_excluded(g: int, q: int = q) -> bool:
-            same_group = groups is not None and gallery_groups is not None and gallery_groups[g] == groups[q]
+            same_group = (
+                groups is not None and gallery_groups is not None and gallery_groups[g] == groups[q]
+            )
             return (
                 g == (q if own else -1 if exclude is None else exclude[q])
                 or (ignored is not None and g in ignored[q])
@@ -177,7 +179,8 @@ def nearest(
     for q, query in enumerate(queries):
         keys = keys_of(query, gallery, similarity)
         order = sorted(
-            (i for i in range(len(gallery)) if not (exclude_self and i == q)), key=lambda i: (-keys[i], i)
+            (i for i in range(len(gallery)) if not (exclude_self and i == q)),
+            key=lambda i: (-keys[i], i),
         )
         all_indices.append(order[:k])
         all_keys.append([keys[i] for i in order[:k]])

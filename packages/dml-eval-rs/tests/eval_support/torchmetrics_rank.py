@@ -15,7 +15,11 @@ def measure(rank: int, store: str, data: str) -> list[dict[str, Any]]:
     """Return this rank's values for a distributed sampler's items, and for halves of different sizes."""
     x, labels, options = torch.load(data)
     dist.init_process_group(
-        "gloo", rank=rank, world_size=2, store=dist.FileStore(store, 2), timeout=timedelta(seconds=200)
+        "gloo",
+        rank=rank,
+        world_size=2,
+        store=dist.FileStore(store, 2),
+        timeout=timedelta(seconds=200),
     )
     try:
         sampled, halved = RetrievalMetric(options), RetrievalMetric(options)

@@ -41,13 +41,17 @@ def share(scores: Sequence[float], threshold: float) -> Fraction:
     return Fraction(sum(s >= threshold for s in scores), len(scores))
 
 
-def corners(positives: Sequence[float], negatives: Sequence[float]) -> list[tuple[Fraction, Fraction, float]]:
+def corners(
+    positives: Sequence[float], negatives: Sequence[float]
+) -> list[tuple[Fraction, Fraction, float]]:
     """Return FAR, TAR and threshold for all scores, largest score first."""
     thresholds = [math.inf, *sorted({*positives, *negatives}, reverse=True)]
     return [(share(negatives, t), share(positives, t), t) for t in thresholds]
 
 
-def tar_at(far: float, positives: Sequence[float], negatives: Sequence[float]) -> tuple[float, float]:
+def tar_at(
+    far: float, positives: Sequence[float], negatives: Sequence[float]
+) -> tuple[float, float]:
     """Return the largest TAR if the FAR must not exceed `far`, and the least threshold to reach it."""
     allowed = [(tar, t) for f, tar, t in corners(positives, negatives) if float(f) <= far]
     refused = [t for f, _, t in corners(positives, negatives) if float(f) > far]
@@ -90,7 +94,11 @@ def fold_accuracies(
         inside = [(s >= threshold) == p for s, p, f in zip(scores, positive, folds) if f == fold]
         accuracies.append(Fraction(sum(inside), len(inside)))
         thresholds.append(threshold)
-    return [float(a) for a in accuracies], thresholds, float(sum(accuracies, Fraction(0)) / len(accuracies))
+    return (
+        [float(a) for a in accuracies],
+        thresholds,
+        float(sum(accuracies, Fraction(0)) / len(accuracies)),
+    )
 
 
 def resampled_curve(
@@ -111,7 +119,9 @@ def resampled_curve(
     shares = []
     for kind in kinds:
         accepted = [max(0.0, sum(w for s, w in kind if s >= t)) for t in [*thresholds, -math.inf]]
-        shares.append([0.0] + [max(accepted[: i + 1]) / max(accepted) for i in range(len(accepted))])
+        shares.append(
+            [0.0] + [max(accepted[: i + 1]) / max(accepted) for i in range(len(accepted))]
+        )
     return list(zip(*shares))
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import check_angle, check_fraction, check_non_negative, check_positive, show
+from dml_losses.arguments import (
+    check_angle,
+    check_fraction,
+    check_non_negative,
+    check_positive,
+    show,
+)
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.ada_face import ada_face, limit_norms
 from dml_losses.functional.classes import ClassWeights, class_inputs, takes_virtual
@@ -54,12 +60,17 @@ class AdaFace(torch.nn.Module):
 
     @takes_virtual
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: ClassWeights | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: ClassWeights | None = None,
     ) -> torch.Tensor:
         """Compute the scalar loss of embeddings (B, D) with labels (B,); in training, update μ and σ first."""
         weights = self.class_weights if class_weights is None else class_weights
         if self.training:
-            class_inputs(embeddings, labels, weights)  # raise errors before an invalid batch changes μ and σ
+            class_inputs(
+                embeddings, labels, weights
+            )  # raise errors before an invalid batch changes μ and σ
             self._track(limit_norms(embeddings))
         return ada_face(
             embeddings,

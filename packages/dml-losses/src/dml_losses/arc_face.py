@@ -36,7 +36,10 @@ class ArcFace(torch.nn.Module):
 
     @takes_virtual
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: ClassWeights | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: ClassWeights | None = None,
     ) -> torch.Tensor:
         """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
         weights = self.class_weights if class_weights is None else class_weights

@@ -30,7 +30,9 @@ def check_gallery(
     if gallery is None and gallery_labels is None:
         return
     if gallery is None or gallery_labels is None:
-        came, missing = ("gallery_labels", "gallery") if gallery is None else ("gallery", "gallery_labels")
+        came, missing = (
+            ("gallery_labels", "gallery") if gallery is None else ("gallery", "gallery_labels")
+        )
         raise ValueError(
             f"{came} was given without {missing}; expected both, or neither to compare within the batch"
         )
@@ -42,11 +44,17 @@ def check_gallery(
             f"to match embeddings {tuple(embeddings.shape)}"
         )
     if gallery.device != embeddings.device:
-        raise ValueError(f"gallery is on {gallery.device}; expected {embeddings.device}, where embeddings is")
+        raise ValueError(
+            f"gallery is on {gallery.device}; expected {embeddings.device}, where embeddings is"
+        )
 
 
 def check_class_weights(
-    embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor, *, rows_per_class: int = 1
+    embeddings: torch.Tensor,
+    labels: torch.Tensor,
+    class_weights: torch.Tensor,
+    *,
+    rows_per_class: int = 1,
 ) -> None:
     """Check that the weights are a floating (C, D), with the embeddings' dimension, and that labels are in [0, C).
 
@@ -121,7 +129,9 @@ def check_margin(margin: float | str) -> float | Literal["soft"]:
     """Check that `margin` is "soft", or finite and at least 0, and return it."""
     if margin == "soft":
         return "soft"
-    return _number("margin", margin, "'soft' or a finite number of at least 0", lambda number: number >= 0)
+    return _number(
+        "margin", margin, "'soft' or a finite number of at least 0", lambda number: number >= 0
+    )
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -138,7 +148,10 @@ def show(*names: str) -> Callable[[torch.nn.Module], str]:
         sizes = []
         held = vars(module) | dict(module.named_parameters(recurse=False))
         if (weights := held.get("class_weights")) is not None:
-            sizes = [str(len(weights) // getattr(module, "centers_per_class", 1)), str(weights.shape[1])]
+            sizes = [
+                str(len(weights) // getattr(module, "centers_per_class", 1)),
+                str(weights.shape[1]),
+            ]
         return ", ".join([*sizes, *(f"{name}={getattr(module, name)!r}" for name in names)])
 
     return extra_repr
@@ -154,16 +167,22 @@ def _number(name: str, value: float | str, wanted: str, holds: Callable[[float],
 
 def _check_rows(name: str, rows: torch.Tensor) -> None:
     if not isinstance(rows, torch.Tensor):
-        raise TypeError(f"{name} is {type(rows).__name__}; expected a floating tensor of shape (rows, dim)")
+        raise TypeError(
+            f"{name} is {type(rows).__name__}; expected a floating tensor of shape (rows, dim)"
+        )
     if rows.dim() != 2:
-        raise ValueError(f"{name} has shape {tuple(rows.shape)}; expected two dimensions, (rows, dim)")
+        raise ValueError(
+            f"{name} has shape {tuple(rows.shape)}; expected two dimensions, (rows, dim)"
+        )
     if not rows.is_floating_point():
         raise TypeError(f"{name} has dtype {rows.dtype}; expected a floating dtype")
 
 
 def _check_labels(name: str, labels: torch.Tensor, rows_name: str, rows: torch.Tensor) -> None:
     if not isinstance(labels, torch.Tensor):
-        raise TypeError(f"{name} is {type(labels).__name__}; expected an integer tensor of shape (rows,)")
+        raise TypeError(
+            f"{name} is {type(labels).__name__}; expected an integer tensor of shape (rows,)"
+        )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise TypeError(
             f"{name} has dtype {labels.dtype}; expected an integer dtype such as torch.int64: "
@@ -175,4 +194,6 @@ def _check_labels(name: str, labels: torch.Tensor, rows_name: str, rows: torch.T
             f"to match {rows_name} {tuple(rows.shape)}"
         )
     if labels.device != rows.device:
-        raise ValueError(f"{name} is on {labels.device}; expected {rows.device}, where {rows_name} is")
+        raise ValueError(
+            f"{name} is on {labels.device}; expected {rows.device}, where {rows_name} is"
+        )

@@ -57,7 +57,9 @@ class BroadFace(torch.nn.Module):
             check_whole("capacity", capacity, 1), dim, {"class_weight": torch.zeros(dim)}
         )
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self._steps = 0  # the same number on the host, which can be read without waiting for the device
+        self._steps = (
+            0  # the same number on the host, which can be read without waiting for the device
+        )
 
     @property
     def class_weights(self) -> torch.Tensor:
@@ -67,7 +69,10 @@ class BroadFace(torch.nn.Module):
         return weights
 
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C); in training, queue the batch."""
         weights = self.class_weights if class_weights is None else class_weights
@@ -78,7 +83,9 @@ class BroadFace(torch.nn.Module):
         # Turn autocast off: its cat rejects half precision in a different dtype.
         with torch.autocast(embeddings.device.type, enabled=False):
             rows = torch.cat((past.to(embeddings.dtype), embeddings.detach()))
-        value: torch.Tensor = batch_loss + self.loss(rows, torch.cat((past_labels, labels.long())), weights)
+        value: torch.Tensor = batch_loss + self.loss(
+            rows, torch.cat((past_labels, labels.long())), weights
+        )
         if self.training:
             if self._steps >= self.warmup_steps:
                 self.queue.enqueue(embeddings, labels, class_weight=weights[labels.long()])

@@ -16,7 +16,9 @@ from dml_losses.arguments import check_whole
 from dml_losses.update_check import expect_updates
 
 # Inside `keep_rank_rows`: the number of classes, C, of each draw, since a part of the weights doesn't show it.
-_drawn_by_rank: ContextVar[list[int] | None] = ContextVar("C of the draws of one rank's rows", default=None)
+_drawn_by_rank: ContextVar[list[int] | None] = ContextVar(
+    "C of the draws of one rank's rows", default=None
+)
 
 
 def initial_class_weights(
@@ -33,7 +35,10 @@ def initial_class_weights(
     Raises:
         TypeError, ValueError: if a number isn't an integer, or is below 1.
     """
-    classes, dim = check_whole("num_classes", num_classes, 1), check_whole("embedding_dim", embedding_dim, 1)
+    classes, dim = (
+        check_whole("num_classes", num_classes, 1),
+        check_whole("embedding_dim", embedding_dim, 1),
+    )
     rows = classes * check_whole("centers_per_class", centers_per_class, 1)
     drawn, keep = _drawn_by_rank.get(), slice(None)
     if drawn is not None:
@@ -63,7 +68,9 @@ def take_class_weights(loss: torch.nn.Module, wrapper: str) -> torch.nn.Paramete
             f"put ShardedClasses around {wrapper}"
         )
     if not is_class_loss(loss):
-        raise TypeError(f"loss is {name}, which has no class_weights; expected a class loss such as ArcFace")
+        raise TypeError(
+            f"loss is {name}, which has no class_weights; expected a class loss such as ArcFace"
+        )
     weights = dict(loss.named_parameters(recurse=False)).get("class_weights")
     if weights is None:
         raise TypeError(

@@ -47,7 +47,9 @@ class CrossBatchMemory(torch.nn.Module):
                 "(to use a memory with a class loss, see MemVir)"
             )
         try:
-            inspect.signature(loss.forward).bind(*["embeddings", "labels", "gallery", "gallery_labels"])
+            inspect.signature(loss.forward).bind(
+                *["embeddings", "labels", "gallery", "gallery_labels"]
+            )
         except TypeError as error:
             raise TypeError(
                 f"loss is {type(loss).__name__}, whose forward takes no gallery; expected "
@@ -58,7 +60,9 @@ class CrossBatchMemory(torch.nn.Module):
         self.warmup_steps = check_whole("warmup_steps", warmup_steps, 0)
         self.queue: MemoryQueue | None = None
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self._steps = 0  # the same number on the host, which can be read without waiting for the device
+        self._steps = (
+            0  # the same number on the host, which can be read without waiting for the device
+        )
 
     def forward(
         self,

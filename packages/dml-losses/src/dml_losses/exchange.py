@@ -96,7 +96,9 @@ class _SumOverRanks(torch.autograd.Function):
         return all_reduce_(gradient.clone())
 
 
-def _with_gradient(numbers: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def _with_gradient(
+    numbers: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
     same = numbers.view_as(numbers)
     if same.requires_grad:
         same.register_hook(change)  # type: ignore[no-untyped-call]

@@ -29,7 +29,9 @@ class InstanceCrossEntropy(torch.nn.Module):
         1.0986
     """
 
-    def __init__(self, scale: float = 64.0, reweight: bool = True, anchor_gradient: bool = False) -> None:
+    def __init__(
+        self, scale: float = 64.0, reweight: bool = True, anchor_gradient: bool = False
+    ) -> None:
         super().__init__()
         self.scale = check_positive("scale", scale)
         self.reweight = reweight

@@ -65,7 +65,9 @@ class Matryoshka(torch.nn.Module):
         self.prefixes = _check_prefixes(prefixes, embedding_dim)
         self.weights = [1.0] * len(self.prefixes) if weights is None else list(weights)
         if len(self.weights) != len(self.prefixes):
-            raise ValueError(f"weights is {weights}; expected one for each of the prefixes {self.prefixes}")
+            raise ValueError(
+                f"weights is {weights}; expected one for each of the prefixes {self.prefixes}"
+            )
         for weight in self.weights:
             check_non_negative("weights", weight)
         if is_class_loss(loss) or any(isinstance(module, ShardedLoss) for module in loss.modules()):

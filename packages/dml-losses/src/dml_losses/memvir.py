@@ -125,7 +125,10 @@ class MemVir(torch.nn.Module):
         return self.queue_weights.numel() * self.queue_weights.element_size()
 
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C); in training, queue the step."""
         weights = self.class_weights if class_weights is None else class_weights
@@ -150,10 +153,17 @@ class MemVir(torch.nn.Module):
         filled = min(self._stored, num_slots)
         if not self.step_pacing and filled < num_slots:
             return []
-        return [(self._stored - 1 - back) % num_slots for back in range(self.margin, filled, self.margin + 1)]
+        return [
+            (self._stored - 1 - back) % num_slots
+            for back in range(self.margin, filled, self.margin + 1)
+        ]
 
     def _with_virtual_classes(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, slots: list[int]
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        weights: torch.Tensor,
+        slots: list[int],
     ) -> torch.Tensor:
         num_classes, device = len(weights) // centers_per_class_of(self.loss), embeddings.device
         rows = [self.queue_embeddings[slot, : self._rows[slot]] for slot in slots]
@@ -168,12 +178,16 @@ class MemVir(torch.nn.Module):
                 torch.cat(raised).to(device),
                 tuple(self.queue_weights[slot].to(device) for slot in slots),
             )
-        joined = (embeddings, labels, past) if self._takes_virtual else past.join(embeddings, labels)
+        joined = (
+            (embeddings, labels, past) if self._takes_virtual else past.join(embeddings, labels)
+        )
         value: torch.Tensor = self.loss(*joined)
         return value
 
     @torch.no_grad()
-    def _enqueue(self, embeddings: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> None:
+    def _enqueue(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
+    ) -> None:
         slot, count = self._stored % len(self._rows), len(embeddings)
         if count > self.queue_labels.shape[1]:  # the first batch, or the largest so far
             self._widen(count)
@@ -230,14 +244,17 @@ def _warmup_steps(steps: int, epochs: float, steps_per_epoch: int | None) -> int
     if not epochs:
         return check_whole("warmup_steps", steps, 0)
     if steps:
-        raise ValueError(f"warmup_steps is {steps} and warmup_epochs is {epochs}; expected only one of them")
+        raise ValueError(
+            f"warmup_steps is {steps} and warmup_epochs is {epochs}; expected only one of them"
+        )
     if steps_per_epoch is None:
         raise ValueError(
             f"warmup_epochs is {epochs} without steps_per_epoch; "
             "set steps_per_epoch to the number of batches per epoch, or use warmup_steps"
         )
     return round(
-        check_non_negative("warmup_epochs", epochs) * check_whole("steps_per_epoch", steps_per_epoch, 1)
+        check_non_negative("warmup_epochs", epochs)
+        * check_whole("steps_per_epoch", steps_per_epoch, 1)
     )
 
 

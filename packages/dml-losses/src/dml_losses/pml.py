@@ -18,7 +18,11 @@ from dml_losses.arguments import check_batch, check_gallery
 from dml_losses.functional.sphere import common_precision, full_precision
 
 # Parameters that the run supplies under a different name.
-_CONTEXT = {"embedding_size": "embedding_dim", "descriptors_dim": "embedding_dim", "l": "embedding_dim"}
+_CONTEXT = {
+    "embedding_size": "embedding_dim",
+    "descriptors_dim": "embedding_dim",
+    "l": "embedding_dim",
+}
 _BY_NAME = {"distance": distances, "reducer": reducers, "miner": miners}
 
 
@@ -51,7 +55,9 @@ class PytorchMetricLearning(torch.nn.Module):
         check_batch(embeddings, labels)
         check_gallery(embeddings, gallery, gallery_labels)
         embeddings, labels = full_precision(embeddings), labels.long()
-        given: dict[str, Any] = {}  # by name, and only if needed, since a loss need not take these arguments
+        given: dict[
+            str, Any
+        ] = {}  # by name, and only if needed, since a loss need not take these arguments
         if gallery is not None and gallery_labels is not None:
             embeddings, gallery = common_precision(embeddings, gallery)
             given = {"ref_emb": gallery, "ref_labels": gallery_labels.long()}
@@ -111,7 +117,9 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     found: dict[str, inspect.Parameter] = {}
     forwarded = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     for ancestor in cls.__mro__:
-        if "__init__" not in vars(ancestor) or not ancestor.__module__.startswith("pytorch_metric_learning"):
+        if "__init__" not in vars(ancestor) or not ancestor.__module__.startswith(
+            "pytorch_metric_learning"
+        ):
             continue
         constructor: Any = vars(ancestor)["__init__"]
         _, *parameters = inspect.signature(constructor).parameters.values()

@@ -27,7 +27,11 @@ class ProxyNCA(torch.nn.Module):
     """
 
     def __init__(
-        self, num_classes: int, embedding_dim: int, scale: float = 1.0, positive_in_denominator: bool = False
+        self,
+        num_classes: int,
+        embedding_dim: int,
+        scale: float = 1.0,
+        positive_in_denominator: bool = False,
     ) -> None:
         super().__init__()
         self.class_weights = initial_class_weights(num_classes, embedding_dim, normal=True)
@@ -36,12 +40,17 @@ class ProxyNCA(torch.nn.Module):
 
     @takes_virtual
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: ClassWeights | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: ClassWeights | None = None,
     ) -> torch.Tensor:
         """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
         weights = self.class_weights if class_weights is None else class_weights
         positive = self.positive_in_denominator
-        return proxy_nca(embeddings, labels, weights, scale=self.scale, positive_in_denominator=positive)
+        return proxy_nca(
+            embeddings, labels, weights, scale=self.scale, positive_in_denominator=positive
+        )
 
     sharded_forward = forward
     extra_repr = show("scale", "positive_in_denominator")

@@ -56,7 +56,10 @@ class RankedListLoss(torch.nn.Module):
 
     @classmethod
     def simpler(
-        cls, margin: float = 0.4, negative_temperature: float = 10.0, query_weights: QueryWeights = "equal"
+        cls,
+        margin: float = 0.4,
+        negative_temperature: float = 10.0,
+        query_weights: QueryWeights = "equal",
     ) -> RankedListLoss:
         """Make RLL-Simpler (section 3.4): boundaries 1 ± m/2 around the distance 1, and T_p = 0.
 
@@ -94,5 +97,10 @@ class RankedListLoss(torch.nn.Module):
         )
 
     extra_repr = show(
-        "margin", "alpha", "negative_temperature", "positive_temperature", "balance", "query_weights"
+        "margin",
+        "alpha",
+        "negative_temperature",
+        "positive_temperature",
+        "balance",
+        "query_weights",
     )

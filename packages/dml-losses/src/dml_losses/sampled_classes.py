@@ -64,7 +64,10 @@ class SampledClasses(torch.nn.Module):
         return centers_per_class_of(self.loss)
 
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
         weights = self.class_weights if class_weights is None else class_weights
@@ -91,7 +94,9 @@ class SampledClasses(torch.nn.Module):
         if self._sparse or self.class_fraction < 1:
             classes_S, labels = self._choose(labels, shard.num_classes)
             weights, first = shard.class_weights, shard.first
-            ends = torch.tensor([first, first + len(weights) // self.centers_per_class]).to(classes_S)
+            ends = torch.tensor([first, first + len(weights) // self.centers_per_class]).to(
+                classes_S
+            )
             start, stop = torch.searchsorted(classes_S, ends).tolist()
             rows = self._select_rows(classes_S[start:stop] - first, weights)
             shard = RankClasses(rows, start, len(classes_S))
@@ -169,4 +174,7 @@ def _draw_distinct(population: int, count: int, generator: torch.Generator) -> t
 
 def _mix(seed: int, count: int) -> int:
     """Hash seed and count, so that neighbours differ, to the 32 bits that torch's generator uses."""
-    return splitmix64((seed * 0xD1342543DE82EF95 + (count + 1) * GOLDEN) & 0xFFFFFFFFFFFFFFFF) & 0xFFFFFFFF
+    return (
+        splitmix64((seed * 0xD1342543DE82EF95 + (count + 1) * GOLDEN) & 0xFFFFFFFFFFFFFFFF)
+        & 0xFFFFFFFF
+    )

@@ -46,7 +46,10 @@ class SoftTriple(torch.nn.Module):
         self.merge_weight = check_non_negative("merge_weight", merge_weight)
 
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
         return soft_triple(

@@ -37,7 +37,9 @@ class Softmax(torch.nn.Module):
         class_weights: torch.Tensor | ClassShard | None = None,
     ) -> torch.Tensor:
         """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
-        return softmax(embeddings, labels, self.class_weights if class_weights is None else class_weights)
+        return softmax(
+            embeddings, labels, self.class_weights if class_weights is None else class_weights
+        )
 
     sharded_forward = forward
     extra_repr = show()
@@ -54,7 +56,10 @@ class VirtualSoftmax(torch.nn.Module):
         self.class_weights = initial_class_weights(num_classes, embedding_dim)
 
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
         weights = self.class_weights if class_weights is None else class_weights
@@ -70,7 +75,10 @@ class VirtualSoftmax(torch.nn.Module):
         norm_L = torch.linalg.vector_norm(weights_LD, dim=1)
         norm_B = shard.true_logits(norm_L.expand_as(logits_BL), labels)  # ‖w_y‖
         virtual_B = norm_B * torch.linalg.vector_norm(features_BD, dim=1)
-        true_B, others_B = shard.true_logits(logits_BL, labels), shard.other_logits(logits_BL, labels)
+        true_B, others_B = (
+            shard.true_logits(logits_BL, labels),
+            shard.other_logits(logits_BL, labels),
+        )
         return (torch.stack((true_B, others_B, virtual_B)).logsumexp(dim=0) - true_B).mean()
 
     extra_repr = show()

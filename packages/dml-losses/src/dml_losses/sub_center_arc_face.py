@@ -45,7 +45,10 @@ class SubCenterArcFace(torch.nn.Module):
 
     @takes_virtual
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: ClassWeights | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: ClassWeights | None = None,
     ) -> torch.Tensor:
         """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
         return sub_center_arc_face(

@@ -52,20 +52,29 @@ class SumOfLosses(torch.nn.Module):
         super().__init__()
         weights = weights or {}
         if not terms:
-            raise ValueError("terms is empty; expected at least one loss, as a table [loss.terms.NAME]")
+            raise ValueError(
+                "terms is empty; expected at least one loss, as a table [loss.terms.NAME]"
+            )
         for name, term in terms.items():
             if not isinstance(term, torch.nn.Module):
                 raise TypeError(
                     f"terms.{name} is {term!r}; expected a loss: a table with its name and options"
                 )
             if not name or "." in name or hasattr(torch.nn.ModuleDict, name):
-                raise ValueError(f"a term is called {name!r}; expected a different name, without dots")
+                raise ValueError(
+                    f"a term is called {name!r}; expected a different name, without dots"
+                )
         for name in weights:
             if name not in terms:
-                raise ValueError(f"weights has {name!r}{nearest(name, terms)} terms: {', '.join(terms)}")
+                raise ValueError(
+                    f"weights has {name!r}{nearest(name, terms)} terms: {', '.join(terms)}"
+                )
         self.terms = torch.nn.ModuleDict(terms)
         self.weights = SimpleNamespace(
-            **{name: check_non_negative(f"weights.{name}", weights.get(name, 1.0)) for name in terms}
+            **{
+                name: check_non_negative(f"weights.{name}", weights.get(name, 1.0))
+                for name in terms
+            }
         )
         self._values: dict[str, torch.Tensor] = {}
 
@@ -75,7 +84,9 @@ class SumOfLosses(torch.nn.Module):
         embeddings = full_precision(embeddings)
         values = {name: term(embeddings, labels) for name, term in self.terms.items()}
         self._values = {f"terms.{name}": value.detach() for name, value in values.items()}
-        return torch.stack([getattr(self.weights, name) * value for name, value in values.items()]).sum()
+        return torch.stack(
+            [getattr(self.weights, name) * value for name, value in values.items()]
+        ).sum()
 
     def logged_values(self) -> Mapping[str, torch.Tensor]:
         """Return each term's value in the last call, without its weight; see `dml_core.LoggedLoss`."""

@@ -20,7 +20,9 @@ class SupAP(torch.nn.Module):
         TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
-    def __init__(self, temperature: float = 0.01, slope: float = 100.0, saturation: float = 0.05) -> None:
+    def __init__(
+        self, temperature: float = 0.01, slope: float = 100.0, saturation: float = 0.05
+    ) -> None:
         super().__init__()
         self.temperature = check_positive("temperature", temperature)
         self.slope = check_positive("slope", slope)

@@ -24,7 +24,9 @@ class Triplet(torch.nn.Module):
         ValueError: if the margin isn't finite or is below 0, or `triplets` is unknown.
     """
 
-    def __init__(self, triplets: Triplets = "batch-hard", margin: float | Literal["soft"] = 0.2) -> None:
+    def __init__(
+        self, triplets: Triplets = "batch-hard", margin: float | Literal["soft"] = 0.2
+    ) -> None:
         super().__init__()
         check_choice("triplets", triplets, get_args(Triplets))
         self.triplets: Triplets = triplets

@@ -14,13 +14,17 @@ from dml_losses.functional import cosine_softmax as kernel
 
 def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
     """Draw rows in float64."""
-    return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(
+        count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def batch(step: int, size: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw a training step's rows of five numbers in float32, and labels of four classes."""
     generator = torch.Generator().manual_seed(step)
-    return torch.randn(size, 5, generator=generator), torch.randint(0, 4, (size,), generator=generator)
+    return torch.randn(size, 5, generator=generator), torch.randint(
+        0, 4, (size,), generator=generator
+    )
 
 
 def recording(base: type[nn.Module], note: Callable[..., Any]) -> tuple[list[Any], type[nn.Module]]:

@@ -69,7 +69,9 @@ def train(
             value = loss(model(x), y)
             value.backward()
         else:
-            value = backward_in_micro_batches(model, x, lambda rows, y=y: loss(rows, y), micro_batch)
+            value = backward_in_micro_batches(
+                model, x, lambda rows, y=y: loss(rows, y), micro_batch
+            )
         optimizer.step()
         values.append(value.item())
     state = {**network.state_dict(), **loss.state_dict()}

@@ -28,7 +28,10 @@ def through_the_norm(rows: Tensor, unit_gradient: Tensor) -> Tensor:
 
 
 def sides(
-    embeddings: Tensor, labels: Tensor, gallery: Tensor | None = None, gallery_labels: Tensor | None = None
+    embeddings: Tensor,
+    labels: Tensor,
+    gallery: Tensor | None = None,
+    gallery_labels: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     """Return unit rows of the batch and the gallery, the gallery's labels, and whether the batch is the gallery."""
     f = unit(embeddings)
@@ -38,7 +41,9 @@ def sides(
 
 def cross_entropy(logits: list[list[Tensor]], labels: Tensor) -> Tensor:
     """Average −log softmax(row)_y over the rows of logits."""
-    terms = [torch.logsumexp(torch.stack(row), 0) - row[y] for row, y in zip(logits, labels.tolist())]
+    terms = [
+        torch.logsumexp(torch.stack(row), 0) - row[y] for row, y in zip(logits, labels.tolist())
+    ]
     return torch.stack(terms).mean()
 
 
@@ -68,13 +73,20 @@ def instance_cross_entropy_value(
     for a in range(len(f)):
         positives, negatives = positives_and_negatives(a, labels, g_labels, within)
         for i in positives:
-            logits = torch.stack([scale * (f[a] @ g[i])] + [scale * (f[a] @ g[j]) for j in negatives])
+            logits = torch.stack(
+                [scale * (f[a] @ g[i])] + [scale * (f[a] @ g[j]) for j in negatives]
+            )
             terms.append(torch.logsumexp(logits, 0) - logits[0])
     return torch.stack(terms).mean() if terms else embeddings.sum() * 0
 
 
 def instance_cross_entropy_gradient(
-    embeddings: Tensor, labels: Tensor, scale: float, *gallery: Tensor, anchor: bool, others: bool = True
+    embeddings: Tensor,
+    labels: Tensor,
+    scale: float,
+    *gallery: Tensor,
+    anchor: bool,
+    others: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Sum Eq. 13-15 over anchors: the gradients with respect to embeddings and gallery.
 
@@ -96,7 +108,9 @@ def instance_cross_entropy_gradient(
             for j in negatives:
                 p_negative[j] = p_negative[j] + negative_exp[j] / denominator
         total = sum(1 - p[i] for i in positives)
-        weights = {i: -(1 - p[i]) / total / (2 * n) for i in positives}  # Eq. 13, with Eq. 15's sign
+        weights = {
+            i: -(1 - p[i]) / total / (2 * n) for i in positives
+        }  # Eq. 13, with Eq. 15's sign
         weights |= {j: p_negative[j] / total / (2 * n) for j in negatives}  # Eq. 14
         for k, weight in weights.items():
             if others:
@@ -105,7 +119,9 @@ def instance_cross_entropy_gradient(
                 anchor_gradient[a] += weight * g[k]
     if within:
         return through_the_norm(embeddings, anchor_gradient + other_gradient), torch.zeros(0)
-    return through_the_norm(embeddings, anchor_gradient), through_the_norm(gallery[0], other_gradient)
+    return through_the_norm(embeddings, anchor_gradient), through_the_norm(
+        gallery[0], other_gradient
+    )
 
 
 def norm_softmax_value(
@@ -145,7 +161,9 @@ def ranked_list_value(
         pull, total_P = weighted(
             [(f[q] - g[i]).norm() - (alpha - margin) for i in positives], positive_temperature
         )
-        push, total_N = weighted([alpha - (f[q] - g[j]).norm() for j in negatives], negative_temperature)
+        push, total_N = weighted(
+            [alpha - (f[q] - g[j]).norm() for j in negatives], negative_temperature
+        )
         losses.append((1 - balance) * pull + balance * push)
         totals.append(total_P + total_N)
     if query_weights == "equal":
@@ -154,13 +172,20 @@ def ranked_list_value(
 
 
 def margin_softmax_value(
-    embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float, angle: float, cosine: float
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    scale: float,
+    angle: float,
+    cosine: float,
 ) -> Tensor:
     """Compute CosFace, or ArcFace, Eq. 3, with the published continuation past π."""
     logits = []
     for cosines, y in zip(cosine_lists(embeddings, class_weights), labels.tolist()):
         phi = past_pi(cosines[y], angle) if angle else cosines[y]
-        logits.append([scale * (phi - cosine) if c == y else scale * s for c, s in enumerate(cosines)])
+        logits.append(
+            [scale * (phi - cosine) if c == y else scale * s for c, s in enumerate(cosines)]
+        )
     return cross_entropy(logits, labels)
 
 
@@ -178,7 +203,9 @@ def proxy_nca_value(
     terms = []
     for b in range(len(x)):
         distances = [((x[b] - p[c]) ** 2).sum() for c in range(len(p))]
-        others = torch.stack([-scale * d for c, d in enumerate(distances) if positive or c != labels[b]])
+        others = torch.stack(
+            [-scale * d for c, d in enumerate(distances) if positive or c != labels[b]]
+        )
         terms.append(scale * distances[labels[b]] + torch.logsumexp(others, 0))
     return torch.stack(terms).mean()
 
@@ -200,7 +227,9 @@ def proxy_anchor_value(
     return torch.stack(pulls).mean() + push / len(p)
 
 
-def softmax_value(embeddings: Tensor, labels: Tensor, class_weights: Tensor, virtual: bool) -> Tensor:
+def softmax_value(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, virtual: bool
+) -> Tensor:
     """Compute MemVir's Eq. 2 or, if `virtual`, Virtual Softmax's Eq. 3."""
     logits = []
     for x, y in zip(embeddings, labels.tolist()):
@@ -250,7 +279,9 @@ def soft_triple_value(
     return loss + tau * sum(apart) / (num_classes * centers * (centers - 1)) if apart else loss
 
 
-def heated_up_batch_value(embeddings: Tensor, labels: Tensor, class_weights: Tensor, alpha: float) -> Tensor:
+def heated_up_batch_value(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, alpha: float
+) -> Tensor:
     """Compute Heated-Up Softmax with batch normalisation, section 3.3."""
     w, d = unit(class_weights), embeddings.shape[1]
     columns = [
@@ -294,7 +325,9 @@ def _one_minus_ap(
     return 1 - torch.stack(precisions).mean()
 
 
-def smooth_ap_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float) -> Tensor:
+def smooth_ap_value(
+    embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float
+) -> Tensor:
     """Compute Smooth-AP, Brown et al. 2020; the query is not used as a positive."""
 
     def step(d: Tensor) -> Tensor:
@@ -305,7 +338,12 @@ def smooth_ap_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temper
 
 
 def sup_ap_value(
-    embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float, slope: float, saturation: float
+    embeddings: Tensor,
+    labels: Tensor,
+    *gallery: Tensor,
+    temperature: float,
+    slope: float,
+    saturation: float,
 ) -> Tensor:
     """Compute SupAP, Ramzi et al. 2021, with a continuous H⁻."""
 
@@ -317,7 +355,9 @@ def sup_ap_value(
         return slope * (d - saturation) + 1 / (1 + math.exp(-saturation / temperature)) + 0.5
 
     queries = _queries(embeddings, labels, *gallery)
-    return _mean([_one_minus_ap(p, n, lambda d: (d >= 0).to(d.dtype), bound) for p, n in queries], embeddings)
+    return _mean(
+        [_one_minus_ap(p, n, lambda d: (d >= 0).to(d.dtype), bound) for p, n in queries], embeddings
+    )
 
 
 def recall_at_k_value(
@@ -333,7 +373,11 @@ def recall_at_k_value(
     for positives, negatives in _queries(embeddings, labels, *gallery):
         ranks = [
             1
-            + sum(torch.sigmoid((s - own) / rank_temperature) for j, s in enumerate(positives) if j != i)
+            + sum(
+                torch.sigmoid((s - own) / rank_temperature)
+                for j, s in enumerate(positives)
+                if j != i
+            )
             + sum(torch.sigmoid((s - own) / rank_temperature) for s in negatives)
             for i, own in enumerate(positives)
         ]
@@ -382,7 +426,9 @@ def triplet_value(
     return _mean(terms, embeddings)
 
 
-def contrastive_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, margin: float) -> Tensor:
+def contrastive_value(
+    embeddings: Tensor, labels: Tensor, *gallery: Tensor, margin: float
+) -> Tensor:
     """Compute Hadsell et al. 2006 per query, as means over positives, and over negatives within the margin."""
     total = embeddings.sum() * 0
     for positives, negatives in _distances(embeddings, labels, *gallery):
@@ -407,8 +453,13 @@ def multi_similarity_value(
             hard = [s for s in positives if s - epsilon < max(negatives)]
             near = [s for s in negatives if s + epsilon > min(positives)]
             one = embeddings.new_ones(())
-            total = total + torch.log(one + sum(torch.exp(-alpha * (s - threshold)) for s in hard)) / alpha
-            total = total + torch.log(one + sum(torch.exp(beta * (s - threshold)) for s in near)) / beta
+            total = (
+                total
+                + torch.log(one + sum(torch.exp(-alpha * (s - threshold)) for s in hard)) / alpha
+            )
+            total = (
+                total + torch.log(one + sum(torch.exp(beta * (s - threshold)) for s in near)) / beta
+            )
     return total / len(embeddings)
 
 
@@ -423,13 +474,17 @@ def info_nce_value(
     return sum(values) / len(values) + (gallery[0].sum() + log_scale if gallery else log_scale) * 0
 
 
-def sup_con_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float) -> Tensor:
+def sup_con_value(
+    embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float
+) -> Tensor:
     """Compute L_out of Khosla et al. 2020, averaged over the anchors that have a positive."""
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     anchors = []
     for a in range(len(f)):
         positives, negatives = positives_and_negatives(a, labels, g_labels, within)
-        others = torch.stack([f[a] @ g[j] / temperature for j in positives + negatives] or [f.sum() * 0])
+        others = torch.stack(
+            [f[a] @ g[j] / temperature for j in positives + negatives] or [f.sum() * 0]
+        )
         if positives:
             terms = [torch.logsumexp(others, 0) - f[a] @ g[i] / temperature for i in positives]
             anchors.append(torch.stack(terms).mean())
@@ -447,7 +502,9 @@ def siglip_value(
             if within and i == j:
                 continue
             z = 1 if labels[i] == g_labels[j] else -1
-            total = total - torch.log(torch.sigmoid(z * (torch.exp(log_scale) * (f[i] @ g[j]) + bias)))
+            total = total - torch.log(
+                torch.sigmoid(z * (torch.exp(log_scale) * (f[i] @ g[j]) + bias))
+            )
     return total / len(f)
 
 
@@ -456,7 +513,9 @@ def koleo_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor) -> Tensor:
     f, g, _, within = sides(embeddings, labels, *gallery)
     total = embeddings.sum() * 0
     for i in range(len(f)):
-        distances = [(f[i] - g[j]).square().sum().sqrt() for j in range(len(g)) if not (within and i == j)]
+        distances = [
+            (f[i] - g[j]).square().sum().sqrt() for j in range(len(g)) if not (within and i == j)
+        ]
         if distances:
             total = total - torch.log(torch.stack(distances).min() + 1e-8)
     return total / len(f)
@@ -466,7 +525,12 @@ def koleo_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor) -> Tensor:
 
 
 def sub_center_arc_face_value(
-    embeddings: Tensor, labels: Tensor, class_weights: Tensor, centers: int, scale: float, margin: float
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    centers: int,
+    scale: float,
+    margin: float,
 ) -> Tensor:
     """Compute Deng et al. 2020: ArcFace, given the smallest angle to a class's centres."""
     logits = []

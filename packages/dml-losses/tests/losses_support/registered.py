@@ -34,7 +34,9 @@ PAIR_LOSSES = [name for name in REGISTERED if name not in CLASS_LOSSES]
 
 def build(name: str, num_classes: int, embedding_dim: int, **options: float) -> nn.Module:
     """Build a loss; by default, with default parameters."""
-    return REGISTERED[name](*(num_classes, embedding_dim) if name in CLASS_LOSSES else (), **options)
+    return REGISTERED[name](
+        *(num_classes, embedding_dim) if name in CLASS_LOSSES else (), **options
+    )
 
 
 # Makers of all registered losses, variants, and wrappers, given the numbers of classes and dimensions.

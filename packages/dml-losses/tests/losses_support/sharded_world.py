@@ -30,10 +30,15 @@ class PluginLoss(nn.Module):
         self.class_weights = nn.Parameter(torch.randn(num_classes, embedding_dim))
 
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         length = torch.linalg.vector_norm(embeddings, dim=1)
-        logits = self._logits(embeddings, self.class_weights if class_weights is None else class_weights)
+        logits = self._logits(
+            embeddings, self.class_weights if class_weights is None else class_weights
+        )
         true = logits.gather(1, labels[:, None])
         logits = (logits + 0.1 * logits * true).scatter(1, labels[:, None], true - length[:, None])
         return cross_entropy(logits, labels) + 0.1 * length.mean()
@@ -60,11 +65,17 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "cos-face": lambda: dml.CosFace(CLASSES, DIM, scale=8.0),
     "arc-face": lambda: dml.ArcFace(CLASSES, DIM, scale=8.0),
     "sub-center-arc-face": lambda: dml.SubCenterArcFace(CLASSES, DIM, 3, scale=8.0),
-    "sub-center-fraction": lambda: dml.SampledClasses(dml.SubCenterArcFace(CLASSES, DIM, 2, scale=8.0), 0.6),
+    "sub-center-fraction": lambda: dml.SampledClasses(
+        dml.SubCenterArcFace(CLASSES, DIM, 2, scale=8.0), 0.6
+    ),
     "ada-face": lambda: dml.AdaFace(CLASSES, DIM, scale=8.0, momentum=0.3, concentration=2.0),
-    "ada-face-fraction": lambda: dml.SampledClasses(dml.AdaFace(CLASSES, DIM, scale=8.0, momentum=0.3), 0.6),
+    "ada-face-fraction": lambda: dml.SampledClasses(
+        dml.AdaFace(CLASSES, DIM, scale=8.0, momentum=0.3), 0.6
+    ),
     "virtual-softmax-fraction": lambda: dml.SampledClasses(dml.VirtualSoftmax(CLASSES, DIM), 0.6),
-    "curricular-fraction": lambda: dml.SampledClasses(dml.CurricularFace(CLASSES, DIM, scale=8.0), 0.6),
+    "curricular-fraction": lambda: dml.SampledClasses(
+        dml.CurricularFace(CLASSES, DIM, scale=8.0), 0.6
+    ),
     "matryoshka-fraction": lambda: dml.SampledClasses(
         dml.Matryoshka(dml.ArcFace(CLASSES, DIM, scale=8.0), [2, DIM]), 0.6
     ),
@@ -91,7 +102,9 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, Any]:
     """Train; return the values of all steps, the final state, and this rank's rows of all parameters."""
     torch.manual_seed(0)
-    module = dml.ShardedClasses(lambda: LOSSES[name]().double()) if sharded else LOSSES[name]().double()
+    module = (
+        dml.ShardedClasses(lambda: LOSSES[name]().double()) if sharded else LOSSES[name]().double()
+    )
     loss = dml.GlobalBatch(module)
     inner = module.loss if sharded else module
     network = nn.Linear(DIM, DIM).double()
@@ -111,7 +124,11 @@ def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, 
     state = {**network.state_dict(), **inner.state_dict()}
     state = {key: tensor.clone() for key, tensor in state.items()}
     rows = loss.loss.sharded_parameters() if sharded else {}
-    return {"values": values, "state": state, "rows": {key: tuple(value) for key, value in rows.items()}}
+    return {
+        "values": values,
+        "state": state,
+        "rows": {key: tuple(value) for key, value in rows.items()},
+    }
 
 
 def report_write_errors(world_size: int, made_before: nn.Module) -> dict[str, str]:
@@ -133,7 +150,11 @@ def report_write_errors(world_size: int, made_before: nn.Module) -> dict[str, st
 def train_on_ranks(rank: int, folder: Path, sizes: Sequence[int]) -> None:
     """Train as this rank in worlds of different sizes, in turn; save the results."""
     if rank % 2:  # even ranks keep the derivatives of all local classes
-        kernel._KEPT_ELEMENTS, kernel._BLOCK_ELEMENTS, kernel._FEWEST_COLUMNS = {"cpu": 0}, {"cpu": 0}, 1
+        kernel._KEPT_ELEMENTS, kernel._BLOCK_ELEMENTS, kernel._FEWEST_COLUMNS = (
+            {"cpu": 0},
+            {"cpu": 0},
+            1,
+        )
     for size in sizes:
         if rank >= size:
             continue

@@ -68,14 +68,18 @@ class Dml(click.Group):
                 described, error.ctx, error.param, error.param_hint, error.param_type
             ) from error
         except DmlError as error:
-            raise UserError(error_message(error, self.commands.get(ctx.invoked_subcommand or ""))) from error
+            raise UserError(
+                error_message(error, self.commands.get(ctx.invoked_subcommand or ""))
+            ) from error
         except OSError as error:  # an I/O error at any path: the OS message is clear enough
             if error.filename is None:
                 raise
             raise UserError(f"can't use {error.filename}: {error.strerror}") from error
         except Interrupted as error:
             if is_first_process():
-                click.echo(error_message(error, self.commands.get(ctx.invoked_subcommand or "")), err=True)
+                click.echo(
+                    error_message(error, self.commands.get(ctx.invoked_subcommand or "")), err=True
+                )
             ctx.exit(128 + error.signal_number)
         except KeyboardInterrupt:
             if is_first_process():
@@ -108,7 +112,9 @@ def _describe_missing(parameter: click.Parameter | None) -> str:
     """Return the help text of a missing option or argument, to append to the error."""
     if isinstance(parameter, click.Option):
         return (parameter.help or "").removesuffix(".")  # click may add a sentence
-    return _ARGUMENTS.get(parameter.human_readable_name.removesuffix("...") if parameter else "", "")
+    return _ARGUMENTS.get(
+        parameter.human_readable_name.removesuffix("...") if parameter else "", ""
+    )
 
 
 @click.group(

@@ -76,7 +76,10 @@ def run_demo(
     dim = embedded.embeddings.shape[1]
     comparison = {
         **Baselines.read(folder).metrics,
-        "trained network": {**folder.read_evaluation(), "bytes_per_item": exact.bytes_per_item(dim)},
+        "trained network": {
+            **folder.read_evaluation(),
+            "bytes_per_item": exact.bytes_per_item(dim),
+        },
         f"its {dim}-bit codes": {
             **evaluate(hamming, embedded).to_dict(),
             "bytes_per_item": hamming.bytes_per_item(dim),

@@ -43,7 +43,9 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
         try:
             until_the_end.enter_context(hold_lock(folder, wait=False))
         except BlockingIOError as error:
-            raise FolderLocked(f"another process is {doing}; wait for it, or stop it first") from error
+            raise FolderLocked(
+                f"another process is {doing}; wait for it, or stop it first"
+            ) from error
         except OSError as error:
             raise DmlError(
                 f"can't lock {folder}: {error.strerror}; "
@@ -60,13 +62,17 @@ def check_path(path: Path) -> None:
         return
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise DmlError(f"a file can't be written at the path {str(path)[:100]!r}: {reason}") from error
+        raise DmlError(
+            f"a file can't be written at the path {str(path)[:100]!r}: {reason}"
+        ) from error
 
 
 def read_array(path: Path) -> npt.NDArray[Any]:
     """Map a .npy file into memory; raise a `DmlError` if it isn't a readable .npy file."""
     try:
-        array: npt.NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: npt.NDArray[Any] | np.lib.npyio.NpzFile = np.load(
+            path, mmap_mode="r", allow_pickle=False
+        )
     except (OSError, ValueError, EOFError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         if "allow_pickle" in str(error) or "Python objects" in str(error):
@@ -98,7 +104,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, OSError, RecursionError) as error:
         raise DmlError(f"{path} is corrupt: {error}") from error
     if not isinstance(value, dict):
-        raise DmlError(f"{path} is corrupt: it contains {type(value).__name__}; expected a JSON object")
+        raise DmlError(
+            f"{path} is corrupt: it contains {type(value).__name__}; expected a JSON object"
+        )
     return value
 
 
@@ -139,7 +147,9 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 @contextmanager
-def report_write_errors(doing: str, advice: str = "", arguments: tuple[str, ...] = ()) -> Iterator[None]:
+def report_write_errors(
+    doing: str, advice: str = "", arguments: tuple[str, ...] = ()
+) -> Iterator[None]:
     """Raise WriteRefused in place of an OSError.
 
     Args:

@@ -19,8 +19,16 @@ def dml_datasets() -> Iterable[Component]:
         "characters drawn with matplotlib's fonts or yours, half of the classes unseen; no download",
     )
     for name, summary, source in (
-        ("image-folder", "a folder of images with one subfolder per class; half of the classes train", ""),
-        ("csv", "a CSV file of images with the columns path, label and, optionally, split and group", ""),
+        (
+            "image-folder",
+            "a folder of images with one subfolder per class; half of the classes train",
+            "",
+        ),
+        (
+            "csv",
+            "a CSV file of images with the columns path, label and, optionally, split and group",
+            "",
+        ),
         (
             "table",
             "Parquet, Arrow or WebDataset files, also of datasets' save_to_disk, with images and labels",
@@ -29,14 +37,26 @@ def dml_datasets() -> Iterable[Component]:
         ("cub", "CUB-200-2011: 200 species of birds; the first 100 train", "Wah et al. 2011"),
         ("cars196", "CARS196: 196 models of cars; the first 98 train", "Krause et al. 2013"),
         ("sop", "Stanford Online Products: 22,634 products; about half train", "Song et al. 2016"),
-        ("in-shop", "In-Shop Clothes: 7,982 items, with separate queries and gallery", "Liu et al. 2016"),
+        (
+            "in-shop",
+            "In-Shop Clothes: 7,982 items, with separate queries and gallery",
+            "Liu et al. 2016",
+        ),
         (
             "market1501",
             "Market-1501: 1,501 persons, six cameras; matches are by other cameras",
             "Zheng et al. 2015",
         ),
-        ("veri776", "VeRi-776: 776 vehicles, 20 cameras; matches are by other cameras", "Liu et al. 2016"),
-        ("vehicleid", "VehicleID: 800 to 2,400 test vehicles, one gallery image each", "Liu et al. 2016"),
+        (
+            "veri776",
+            "VeRi-776: 776 vehicles, 20 cameras; matches are by other cameras",
+            "Liu et al. 2016",
+        ),
+        (
+            "vehicleid",
+            "VehicleID: 800 to 2,400 test vehicles, one gallery image each",
+            "Liu et al. 2016",
+        ),
     ):
         yield Component(name, f"dml_train.data.factories:{name.replace('-', '_')}", summary, source)
 
@@ -77,7 +97,9 @@ def dml_loggers() -> Iterable[Component]:
         "dml_train.training.loggers:JsonLines",
         "metrics.jsonl, one JSON object per step, in full precision",
     )
-    yield Component("tensorboard", "dml_train.training.loggers:TensorBoard", "TensorBoard event files")
+    yield Component(
+        "tensorboard", "dml_train.training.loggers:TensorBoard", "TensorBoard event files"
+    )
     for name, tracker, kept in (
         ("wandb", "WeightsAndBiases", "a run of Weights & Biases, offline by default"),
         ("mlflow", "MlflowRun", "a run of MLflow, by default in the file mlflow.db"),

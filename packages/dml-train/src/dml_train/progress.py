@@ -66,6 +66,8 @@ def _lines(console: Console, name: str, total: int, done: int) -> Iterator[Show]
         last = moment
         left = (moment - start) / max(1, now - done) * (total - now)
         time_left = f"  {int(left) // 60}:{int(left) % 60:02} left" if now < total else ""
-        console.print(f"{name} {now}/{total}{'  ' + text if text else ''}{time_left}", highlight=False)
+        console.print(
+            f"{name} {now}/{total}{'  ' + text if text else ''}{time_left}", highlight=False
+        )
 
     yield show

@@ -11,7 +11,14 @@ from typing import Any, Literal, get_args
 
 from dml_core import DmlError
 from dml_train.checksums import FileRecord, compare, record_of
-from dml_train.files import check_path, lock_folder, partial_path, read_json, report_write_errors, write_json
+from dml_train.files import (
+    check_path,
+    lock_folder,
+    partial_path,
+    read_json,
+    report_write_errors,
+    write_json,
+)
 
 Tracker = Literal["wandb", "mlflow", "trackio"]  # experiment trackers, by the logger's name
 
@@ -73,7 +80,11 @@ class RunFolder:
 
     def write_manifest(self) -> None:
         """Write the manifest of the existing result files; raise `WriteRefused` if the disk is full or fails."""
-        files = {path.name: record_of(path) for path in (*self._results(), self.metrics) if path.is_file()}
+        files = {
+            path.name: record_of(path)
+            for path in (*self._results(), self.metrics)
+            if path.is_file()
+        }
         write_json(self.manifest, {"files": files})
 
     def drop_results(self) -> None:
@@ -96,7 +107,9 @@ class RunFolder:
                 for name, record in read_json(self.manifest)["files"].items()
             }
         except (DmlError, AttributeError, KeyError, TypeError) as error:
-            raise DmlError(f"{self.manifest} is corrupt. Write it again: {self.resume_command}") from error
+            raise DmlError(
+                f"{self.manifest} is corrupt. Write it again: {self.resume_command}"
+            ) from error
 
     def check_results(self, *paths: Path) -> None:
         """Check that these result files, by default all, haven't changed after the run ended.
@@ -107,7 +120,11 @@ class RunFolder:
         records = self.read_manifest()
         for path in paths or [self.path / name for name in records]:
             try:
-                wrong = compare(path, records[path.name]) if path.name in records else "isn't in the manifest"
+                wrong = (
+                    compare(path, records[path.name])
+                    if path.name in records
+                    else "isn't in the manifest"
+                )
             except OSError as error:
                 wrong = f"can't be read: {error.strerror}"
             if wrong is not None:
@@ -120,7 +137,9 @@ class RunFolder:
 
     def _results(self) -> list[Path]:
         """Return the paths of all files that the end of a run may write."""
-        of_parts = [path(part) for part in ("", "gallery") for path in (self.embeddings, self.labels)]
+        of_parts = [
+            path(part) for part in ("", "gallery") for path in (self.embeddings, self.labels)
+        ]
         return [*of_parts, self.matches, self.per_query, self.baselines, self.evaluation]
 
     @staticmethod
@@ -164,7 +183,9 @@ class RunFolder:
         if self.is_finished:
             self.check_results(self.metrics)
         try:
-            return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+            return [
+                json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()
+            ]
         except (ValueError, RecursionError) as error:
             raise DmlError(f"{self.metrics} is corrupt: {error}") from error
 

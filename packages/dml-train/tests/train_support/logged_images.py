@@ -32,4 +32,6 @@ class LoggedImage:
 def log_readings(folder: Path, log: Path, seconds: float) -> ImageList:
     """List the images of a folder, which will note each read in the file `log`."""
     images = list_folder(folder)
-    return replace(images, sources=[LoggedImage(file.absolute(), log, seconds) for file in images.files])
+    return replace(
+        images, sources=[LoggedImage(file.absolute(), log, seconds) for file in images.files]
+    )

@@ -39,14 +39,22 @@ def matched_embeddings() -> list[Embedded]:
     graded = Relevance(*lists, rng.integers(0, 3, len(lists[1])))
     ignored_QG = rng.random((90, 300)) < 0.1
     ignored = np.concatenate([[0], np.cumsum(ignored_QG.sum(axis=1))]), np.nonzero(ignored_QG)[1]
-    separate = Embedded(alone.embeddings[queries], alone.labels[queries], alone.embeddings, alone.labels)
+    separate = Embedded(
+        alone.embeddings[queries], alone.labels[queries], alone.embeddings, alone.labels
+    )
     return [
         replace(alone, matches=Labels(labels, groups)),
         replace(
-            separate, matches=Labels(labels[queries], groups[queries]), gallery_matches=Labels(labels, groups)
+            separate,
+            matches=Labels(labels[queries], groups[queries]),
+            gallery_matches=Labels(labels, groups),
         ),
         replace(alone, matches=graded),
-        replace(separate, matches=Labels(labels[queries], ignored=ignored), gallery_matches=Labels(labels)),
+        replace(
+            separate,
+            matches=Labels(labels[queries], ignored=ignored),
+            gallery_matches=Labels(labels),
+        ),
     ]
 
 
@@ -73,7 +81,9 @@ def embed_together() -> None:
         for num_classes in (200, 40, 1):
             split = TinySplit(num_classes, 8, seed=0)
             alone = embed(model, split, device=torch.device("cpu"))
-            part = embed(model, split, device=torch.device("cpu"), items=items_of_rank(len(split), ranks))
+            part = embed(
+                model, split, device=torch.device("cpu"), items=items_of_rank(len(split), ranks)
+            )
             assert np.array_equal(ranks.all_gather(part), alone)
 
 
@@ -81,7 +91,9 @@ def measure_alone() -> None:
     """Check that an evaluator that can't share work is used on the first rank; only this rank is given the arrays."""
     complete = some_embeddings()
     with join_ranks(120) as ranks:
-        embedded = complete if ranks.is_first else Embedded(complete.embeddings[:0], complete.labels)
+        embedded = (
+            complete if ranks.is_first else Embedded(complete.embeddings[:0], complete.labels)
+        )
         expected = evaluate(TinyEvaluator(), complete).to_dict()
         measured = evaluate_on_ranks(ranks, TinyEvaluator(), embedded)
         assert measured.metrics == expected
@@ -94,7 +106,9 @@ def measure_unmatched(evaluators: Sequence[Any]) -> None:
     unmatched = Embedded(matched.embeddings, np.arange(300))
     with join_ranks(120) as ranks:
         for evaluator in evaluators:
-            with pytest.raises(DmlError, match="can't evaluate: none of the 300 queries has a match"):
+            with pytest.raises(
+                DmlError, match="can't evaluate: none of the 300 queries has a match"
+            ):
                 evaluate_on_ranks(ranks, evaluator, unmatched)
             evaluate_on_ranks(ranks, evaluator, matched)
 

@@ -49,7 +49,11 @@ def write_cars_annotations(
     names: list[str],
     field: str = "relative_im_path",
 ) -> None:
-    fields = ["bbox_x1", "class", field]  # a single side of the bounding box suffices, since it isn't read
+    fields = [
+        "bbox_x1",
+        "class",
+        field,
+    ]  # a single side of the bounding box suffices, since it isn't read
     annotations = np.empty((1, len(paths)), dtype=[(field, object) for field in fields])
     for i, (path, c) in enumerate(zip(paths, classes)):
         annotations[0, i] = (1, c, path)

@@ -25,7 +25,25 @@ COMPONENTS: dict[str, Kind] = {
 }
 # Sizes either fit easily or exceed every address space; a size in between might be allocated.
 HUGE = [10**13, 2**63 - 1, 2**63, 10**400, -(10**13), -(10**400)]
-NUMBERS = [0, 1, -1, 2, 3, 7, 0.0, -0.0, 0.5, 1.0, -1.5, 1e-300, 1e300, math.inf, -math.inf, math.nan, *HUGE]
+NUMBERS = [
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    0.0,
+    -0.0,
+    0.5,
+    1.0,
+    -1.5,
+    1e-300,
+    1e300,
+    math.inf,
+    -math.inf,
+    math.nan,
+    *HUGE,
+]
 TEXTS = ["", " ", "x" * 300, "é\U0001f600"]
 TEXTS += ["nosuch", "exact", "adamw", "epoch", "cosine", "cpu", "cuda:99999999999", "a.b", "../x"]
 SCALARS = [*NUMBERS, *TEXTS, True, False]
@@ -33,28 +51,60 @@ VALUES = st.one_of(
     st.sampled_from(SCALARS),
     st.lists(st.sampled_from(SCALARS), max_size=3),
     st.dictionaries(
-        st.sampled_from(["name", "kind", "start", "end", "x", ""]), st.sampled_from(SCALARS), max_size=3
+        st.sampled_from(["name", "kind", "start", "end", "x", ""]),
+        st.sampled_from(SCALARS),
+        max_size=3,
     ),
 )
-FLOATS = st.sampled_from([0.0, -0.0, 0.3, 1.0, 3.0, 1e4, -1.5, 1e-300, 1e300, math.inf, -math.inf, math.nan])
+FLOATS = st.sampled_from(
+    [0.0, -0.0, 0.3, 1.0, 3.0, 1e4, -1.5, 1e-300, 1e300, math.inf, -math.inf, math.nan]
+)
 INTEGERS = st.sampled_from([0, 1, 2, 3, 5, 17, -1, *HUGE])
-NEW_KEYS = ["", "name", "kind", "nosuch", "levels", "lr.momentum", "loss.temperature", "seed", "batch_size"]
+NEW_KEYS = [
+    "",
+    "name",
+    "kind",
+    "nosuch",
+    "levels",
+    "lr.momentum",
+    "loss.temperature",
+    "seed",
+    "batch_size",
+]
 NEW_KEYS += ["milestones", "values"]
 MOVED = ["", "loss", "loss.temperature", "loss.class_fraction", "loss.nosuch", "model.head"]
-MOVED += ["optimizer.lr", "optimizer.weight_decay", "optimizer.lr_multipliers.head", "optimizer.momentum"]
+MOVED += [
+    "optimizer.lr",
+    "optimizer.weight_decay",
+    "optimizer.lr_multipliers.head",
+    "optimizer.momentum",
+]
 MOVED += ["model.batch_norm_trains"]
 # Keys that are only valid together.
 COMBINATIONS: list[dict[str, Any]] = [
     {"validation.class_fraction": 0.5, "evaluation.every": 1.0, "validation.patience": 1},
-    {"validation.fold": 0, "validation.folds": 2, "evaluation.every": 1.0, "evaluation.test": False},
+    {
+        "validation.fold": 0,
+        "validation.folds": 2,
+        "evaluation.every": 1.0,
+        "evaluation.test": False,
+    },
     {"validation.on_test": True, "evaluation.every": 1.0, "validation.metric": "recall@1"},
-    {"backbone.levels": ["block1", "block2"], "embedding.dim": [2, 3], "embedding.levels": ["block1"]},
+    {
+        "backbone.levels": ["block1", "block2"],
+        "embedding.dim": [2, 3],
+        "embedding.levels": ["block1"],
+    },
     {"backbone.norm": "batch", "embedding.batch_norm": True, "training.micro_batch": 2},
     {"evaluation.metrics": ["recall@1", "map@r", "nmi"], "evaluation.n_clusters": 2},
     {"initialisation.class_weights": "class-means", "initialisation.adapt_batch_norm": 1.0},
     {"training.ema_decay": 0.5, "training.gradient_clip": 1.0, "training.precision": "bfloat16"},
     {
-        "loss": {"name": "sampled-classes", "class_fraction": 0.5, "loss": {"name": "norm-softmax"}},
+        "loss": {
+            "name": "sampled-classes",
+            "class_fraction": 0.5,
+            "loss": {"name": "norm-softmax"},
+        },
         "optimizer.name": "sgd",
         "optimizer.nesterov": True,
     },
@@ -102,7 +152,10 @@ def schedules(draw: st.DrawFn) -> dict[str, Any]:
         "constant": {"value": number},
         "linear": {"start": number, "end": number, "length": number, "begin": number},
         "cosine": {"start": number, "end": number, "length": number},
-        "step": {"values": st.lists(number, max_size=3), "milestones": st.lists(number, max_size=2)},
+        "step": {
+            "values": st.lists(number, max_size=3),
+            "milestones": st.lists(number, max_size=2),
+        },
     }
     kind = draw(st.sampled_from(sorted(keys)))
     optional = {"unit": st.sampled_from(["step", "epoch", "run"]), "warmup": number, "": VALUES}
@@ -116,7 +169,17 @@ def recipes(draw: st.DrawFn, registry: Registry) -> str:
     for _ in range(draw(st.integers(0, 3))):
         change = draw(
             st.sampled_from(
-                ["alike", "alike", "alike", "set", "drop", "add", "component", "schedule", "combine"]
+                [
+                    "alike",
+                    "alike",
+                    "alike",
+                    "set",
+                    "drop",
+                    "add",
+                    "component",
+                    "schedule",
+                    "combine",
+                ]
             )
         )
         if change == "component":
@@ -135,7 +198,11 @@ def recipes(draw: st.DrawFn, registry: Registry) -> str:
         if change == "combine":
             for path, value in draw(st.sampled_from(COMBINATIONS)).items():
                 with suppress(InvalidOption):  # an earlier change replaced the table by a value
-                    set_value(document, path, draw(st.one_of(st.just(value), st.just(value), alike(value))))
+                    set_value(
+                        document,
+                        path,
+                        draw(st.one_of(st.just(value), st.just(value), alike(value))),
+                    )
             continue
         paths = list(list_paths(document))
         if not paths:

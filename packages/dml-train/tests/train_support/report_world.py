@@ -37,7 +37,14 @@ def finished_run(folder: Path, registry: Registry, *, seed: int = 0, **result: o
     random = np.random.default_rng(seed)
     centres, noise = random.normal(size=(6, 5)), random.normal(size=(len(labels), 5))
     np.save(folder / "embeddings.npy", centres[labels] + noise)
-    figures = {"recall@1": 0.5, "map@r": 0.25, "nmi": 0.125, "step": 40, "n_queries": 48, "n_unmatched": 0}
+    figures = {
+        "recall@1": 0.5,
+        "map@r": 0.25,
+        "nmi": 0.125,
+        "step": 40,
+        "n_queries": 48,
+        "n_unmatched": 0,
+    }
     (folder / "evaluation.json").write_text(json.dumps(figures | result))
     lines = [{"step": s, "loss": 5.0 / s, "optimizer.lr": 0.1} for s in range(1, 41)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -103,7 +110,9 @@ def check_page(page: Page) -> None:
     assert all(attributes["alt"] for attributes in page.all("img"))
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-    for attributes in page.all("a"):  # links lead to a place on the page, or to a file in the folder
+    for attributes in page.all(
+        "a"
+    ):  # links lead to a place on the page, or to a file in the folder
         assert attributes["href"][0] in "#."
         assert attributes["href"][0] == "." or attributes["href"][1:] in ids
     for _, attributes in page.tags:  # scrolling elements have a name and can be focused by keyboard

@@ -45,7 +45,9 @@ def in_ranks(
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     environment = dict(os.environ)  # the fork server uses an older environment
     processes = [
-        context.Process(target=_run_rank, args=(rank, world_size, store.port, environment, work, arguments))
+        context.Process(
+            target=_run_rank, args=(rank, world_size, store.port, environment, work, arguments)
+        )
         for rank in range(world_size)
     ]
     for process in processes:
@@ -86,7 +88,9 @@ def _run_rank(
 
 def _notes() -> TCPStore:
     """Connect to a key-value store that ranks share, which does not use the process group."""
-    return TCPStore("localhost", int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False)
+    return TCPStore(
+        "localhost", int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False
+    )
 
 
 def find_in_environment(name: str, value: str) -> None:
@@ -104,7 +108,9 @@ def gather_large_gradients() -> None:
 
 def lose_the_other(silent: bool) -> None:
     """Let the second of 2 ranks die, immediately or when the first timed out; the first should report it."""
-    with pytest.raises(DmlError, match=r"^rank 0 of 2 lost another rank, which died or was silent for 10 s"):
+    with pytest.raises(
+        DmlError, match=r"^rank 0 of 2 lost another rank, which died or was silent for 10 s"
+    ):
         _gather_twice(silent)
     _notes().set("missed", "")
 
@@ -120,7 +126,9 @@ def _gather_twice(silent: bool) -> None:
         all_gather_rows(torch.zeros(1, 1))
 
 
-def train_until(document: dict[str, Any], out: Path, last: int, plugins: Sequence[str] = ()) -> None:
+def train_until(
+    document: dict[str, Any], out: Path, last: int, plugins: Sequence[str] = ()
+) -> None:
     """Train or resume, and stop after the step `last`; first check that the restored bits are the saved bits.
 
     `plugins` names modules to register.
@@ -131,7 +139,9 @@ def train_until(document: dict[str, Any], out: Path, last: int, plugins: Sequenc
         for name in plugins:
             registry.plugins.register(import_module(name), distribution=name)
         experiment = build(parse(document, registry), registry, ranks)
-        folder = ranks.run_on_first(lambda: RunFolder(out) if out.exists() else RunFolder.create(out))
+        folder = ranks.run_on_first(
+            lambda: RunFolder(out) if out.exists() else RunFolder.create(out)
+        )
         saved = ranks.run_on_first(lambda: checkpoint.newest_intact(folder.checkpoints))
         trainer = Trainer(experiment, folder, registry, Console(file=StringIO()), ranks)
         if saved:
@@ -156,7 +166,9 @@ def unite(saved: Checkpoint) -> dict[str, Any]:
 
     def walk(tree: Any, path: str) -> Any:
         if isinstance(tree, dict):
-            return {key: walk(value, f"{path}/{key}".removeprefix("/")) for key, value in tree.items()}
+            return {
+                key: walk(value, f"{path}/{key}".removeprefix("/")) for key, value in tree.items()
+            }
         if isinstance(tree, torch.Tensor) and tree.is_meta:
             return parts.read(path, tree, 0, len(tree))
         return tree
@@ -168,7 +180,9 @@ def same_but_placeholders(placed: Any, whole: Any) -> bool:
     """Return whether a state equals a complete state, except for placeholders."""
     if isinstance(placed, dict):
         both = placed.keys() == whole.keys()
-        return both and all(same_but_placeholders(value, whole[key]) for key, value in placed.items())
+        return both and all(
+            same_but_placeholders(value, whole[key]) for key, value in placed.items()
+        )
     if isinstance(placed, torch.Tensor) and placed.is_meta:
         return placed.shape == whole.shape and placed.dtype == whole.dtype
     return same(placed, whole)

@@ -20,7 +20,9 @@ def glyph_jobs(folder: Path, count: int, *settings: str) -> list[Job]:
     return [Job(f"seed {r.training.seed}", r, folder / str(r.training.seed)) for r in recipes]
 
 
-def result_files(folder: Path, *, besides: frozenset[str] = frozenset({"seconds.json"})) -> dict[str, bytes]:
+def result_files(
+    folder: Path, *, besides: frozenset[str] = frozenset({"seconds.json"})
+) -> dict[str, bytes]:
     """Read all files of runs, except the files named in `besides`, which contain times."""
     return {
         str(path.relative_to(folder)): path.read_bytes()

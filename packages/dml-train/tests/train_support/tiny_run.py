@@ -37,7 +37,9 @@ class DieAt:
 
     @hookimpl
     def dml_step_end(self, run, step) -> None:
-        restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"  # torchrun sets this on restart
+        restarted = (
+            os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        )  # torchrun sets this on restart
         if step == self.step and run.rank == run.world_size - 1 and not restarted:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -46,9 +48,13 @@ def main(arguments: list[str]) -> None:
     document, out, *flags = arguments
     registry = make_registry()
     if "--die-at" in flags:
-        registry.plugins.register(DieAt(int(flags[flags.index("--die-at") + 1])), distribution="die-at")
+        registry.plugins.register(
+            DieAt(int(flags[flags.index("--die-at") + 1])), distribution="die-at"
+        )
     recipe = parse(json.loads(Path(document).read_text()), registry)
-    train(recipe, Path(out), resume="--resume" in flags, force="--force" in flags, registry=registry)
+    train(
+        recipe, Path(out), resume="--resume" in flags, force="--force" in flags, registry=registry
+    )
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ class TinySplit:
 
 
 class TinyDataset:
-    def __init__(self, num_classes: int = 6, per_class: int = 8, seed: int = 0, broken: int = -1) -> None:
+    def __init__(
+        self, num_classes: int = 6, per_class: int = 8, seed: int = 0, broken: int = -1
+    ) -> None:
         self.train = TinySplit(num_classes, per_class, seed, broken)
         self.test = TinySplit(num_classes, per_class, seed + 1)
         self.gallery = None
@@ -66,13 +68,17 @@ class HostileDataset(TinyDataset):
             raise DmlError(f"can't read the image {HOSTILE}.png")
         super().__init__(seed=seed)
         self.test.class_names = NAMES
-        self.test.picture = lambda i: np.full((200, 150, 3) if i % 2 else (4, 4, 3), i, dtype=np.uint8)
+        self.test.picture = lambda i: np.full(
+            (200, 150, 3) if i % 2 else (4, 4, 3), i, dtype=np.uint8
+        )
 
 
 class TinyBackbone(nn.Module):
     """A convolution, batch norm and dropout: a network with state and random draws."""
 
-    def __init__(self, in_channels: int, width: int = 8, dropout: float = 0.1, norm: bool = True) -> None:
+    def __init__(
+        self, in_channels: int, width: int = 8, dropout: float = 0.1, norm: bool = True
+    ) -> None:
         super().__init__()
         self.num_features = width
         self.layers = nn.Sequential(
@@ -89,20 +95,26 @@ class TinyBackbone(nn.Module):
 class TinyLoss(nn.Module):
     """A softmax over class weights with noise, and a buffer that counts calls."""
 
-    def __init__(self, num_classes: int, embedding_dim: int, scale: float = 4.0, noise: float = 0.1) -> None:
+    def __init__(
+        self, num_classes: int, embedding_dim: int, scale: float = 4.0, noise: float = 0.1
+    ) -> None:
         super().__init__()
         self.class_weights = nn.Parameter(torch.randn(num_classes, embedding_dim))
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
         self.scale, self.noise = scale, noise
 
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         self.calls += 1
         weights = self.class_weights if class_weights is None else class_weights
         embeddings = embeddings + self.noise * torch.randn_like(embeddings)
         return nn.functional.cross_entropy(
-            self.scale * nn.functional.normalize(embeddings) @ nn.functional.normalize(weights).T, labels
+            self.scale * nn.functional.normalize(embeddings) @ nn.functional.normalize(weights).T,
+            labels,
         )
 
 
@@ -123,7 +135,8 @@ class TinySparseLoss(nn.Module):
         classes, labels = labels.unique(return_inverse=True)
         weights = nn.functional.embedding(classes, self.class_weights, sparse=True)
         return nn.functional.cross_entropy(
-            self.scale * nn.functional.normalize(embeddings) @ nn.functional.normalize(weights).T, labels
+            self.scale * nn.functional.normalize(embeddings) @ nn.functional.normalize(weights).T,
+            labels,
         )
 
 
@@ -161,7 +174,11 @@ class TinyEvaluator:
         return np.take_along_axis(similarity, indices, axis=1), indices
 
     def evaluate(
-        self, embeddings: np.ndarray, labels: np.ndarray, gallery: Any = None, gallery_labels: Any = None
+        self,
+        embeddings: np.ndarray,
+        labels: np.ndarray,
+        gallery: Any = None,
+        gallery_labels: Any = None,
     ) -> TinyEvaluation:
         if len(embeddings) != len(labels):
             raise ValueError(f"labels has shape {labels.shape}; expected ({len(embeddings)},)")
@@ -171,14 +188,26 @@ class TinyEvaluator:
         hits = labels[:, None] == np.asarray(other_labels)[nearest]
         ks = {name: int(name.partition("recall@")[2] or 1) for name in self.metrics}
         values = {name: hits[:, :k].any(axis=1).astype(np.float64) for name, k in ks.items()}
-        per_query = {name: values_Q for name, values_Q in values.items() if name.startswith("recall@")}
-        return TinyEvaluation({name: float(each.mean()) for name, each in values.items()}, per_query)
+        per_query = {
+            name: values_Q for name, values_Q in values.items() if name.startswith("recall@")
+        }
+        return TinyEvaluation(
+            {name: float(each.mean()) for name, each in values.items()}, per_query
+        )
 
     def restore(self, metrics: Any, per_query: dict[str, np.ndarray]) -> TinyEvaluation:
-        return TinyEvaluation({name: float(each.mean()) for name, each in per_query.items()}, per_query)
+        return TinyEvaluation(
+            {name: float(each.mean()) for name, each in per_query.items()}, per_query
+        )
 
     def hard_negatives(
-        self, embeddings: np.ndarray, labels: np.ndarray, k: int, *, below: None = None, margin: float = 0.0
+        self,
+        embeddings: np.ndarray,
+        labels: np.ndarray,
+        k: int,
+        *,
+        below: None = None,
+        margin: float = 0.0,
     ) -> Any:
         rows = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
         similarity = np.where(labels[:, None] == labels, -2, rows @ rows.T)

@@ -37,7 +37,13 @@ def train_tracked(folder: Path, loggers: Sequence[str], kill: bool) -> None:
     registry = make_registry()
     registry.plugins.register(Killer(), distribution="killer")
     document = make_document(logging={"loggers": [{"name": name} for name in loggers], "every": 1})
-    train(parse(document, registry), folder, resume=not kill, registry=registry, console=Console(quiet=True))
+    train(
+        parse(document, registry),
+        folder,
+        resume=not kill,
+        registry=registry,
+        console=Console(quiet=True),
+    )
 
 
 def read_wandb(folder: Path) -> dict[str, Any]:
@@ -66,7 +72,9 @@ def _read_wandb(folder: Path) -> dict[str, Any]:
                     for item in record.history.item
                 }
                 step = row.pop("step")
-                found["points"] += [[step, name, value] for name, value in row.items() if name[0] != "_"]
+                found["points"] += [
+                    [step, name, value] for name, value in row.items() if name[0] != "_"
+                ]
             if record.WhichOneof("record_type") == "exit":
                 found["complete"] = record.exit.exit_code == 0
     return {**found, "runs": sorted(found["runs"])}

@@ -64,7 +64,9 @@ class GroupedSplit(Split, Protocol):
     the query. If the test split has groups, the gallery must also have groups, and vice versa.
     """
 
-    groups: npt.NDArray[Any]  # (N,) integers or strings; equal values are the same group in all splits
+    groups: npt.NDArray[
+        Any
+    ]  # (N,) integers or strings; equal values are the same group in all splits
 
 
 class Dataset(Protocol):

@@ -130,7 +130,12 @@ class Evaluator(Protocol):
         """Measure retrieval (and clustering, if so configured). By default, queries search all other queries."""
 
     def nearest(
-        self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
+        self,
+        queries: npt.NDArray[Any],
+        gallery: npt.NDArray[Any],
+        k: int,
+        *,
+        exclude_self: bool = False,
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """Return scores and indices, both (Q, k), of the k nearest gallery rows, nearest first."""
 
@@ -154,7 +159,9 @@ class MatchesEvaluator(Evaluator, Protocol):
         embeddings: npt.NDArray[Any],  # (Q, D)
         labels: npt.NDArray[Any] | Labels | Relevance,  # (Q,), or lists of Q queries
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
-        gallery_labels: npt.NDArray[Any] | Labels | None = None,  # (G,); must be None with `Relevance`
+        gallery_labels: npt.NDArray[Any]
+        | Labels
+        | None = None,  # (G,); must be None with `Relevance`
     ) -> Evaluation:
         """Measure the metrics with these matches."""
 
@@ -202,7 +209,12 @@ class RangeEvaluator(Evaluator, Protocol):
     """An `Evaluator` that can find all items above a similarity, for example near-copies."""
 
     def within(
-        self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], threshold: float, *, max_results: int
+        self,
+        queries: npt.NDArray[Any],
+        gallery: npt.NDArray[Any],
+        threshold: float,
+        *,
+        max_results: int,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """Find, for each query, all gallery items with a similarity of at least `threshold`.
 

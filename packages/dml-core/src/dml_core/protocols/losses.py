@@ -39,7 +39,8 @@ class ClassLoss(Protocol):
         self,
         embeddings: torch.Tensor,  # (B, D)
         labels: torch.Tensor,  # (B,), integer in [0, C)
-        class_weights: torch.Tensor | None = None,  # (C', D), to use instead of the module's weights
+        class_weights: torch.Tensor
+        | None = None,  # (C', D), to use instead of the module's weights
     ) -> torch.Tensor:  # ()
         """Return the loss, a scalar that back-propagates even if it is zero."""
 

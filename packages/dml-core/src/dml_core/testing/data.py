@@ -36,12 +36,16 @@ class DatasetContract(ABC):
         dataset = self.make_dataset()
         for name, split in self._splits(dataset):
             both = {*dataset.train.class_names} & {*split.class_names}
-            assert name == "train" or not both, f"the classes {sorted(both)[:3]} are in train and in {name}"
+            assert name == "train" or not both, (
+                f"the classes {sorted(both)[:3]} are in train and in {name}"
+            )
 
     def test_labels_name_a_class_of_every_item(self) -> None:
         """Labels must be int64, with a label per item, and index `class_names`. All classes must have items."""
         for name, split in self._splits(self.make_dataset()):
-            assert split.labels.dtype == np.int64, f"the labels of {name} have dtype {split.labels.dtype}"
+            assert split.labels.dtype == np.int64, (
+                f"the labels of {name} have dtype {split.labels.dtype}"
+            )
             assert split.labels.shape == (len(split),), (
                 f"labels of {name} have shape {split.labels.shape}; expected ({len(split)},)"
             )
@@ -57,7 +61,9 @@ class DatasetContract(ABC):
             assert len(dataset.matches.indices), "matches lists no match"
             return
         queries, items = dataset.test, dataset.test if dataset.gallery is None else dataset.gallery
-        query_names, item_names = (np.array(split.class_names)[split.labels] for split in (queries, items))
+        query_names, item_names = (
+            np.array(split.class_names)[split.labels] for split in (queries, items)
+        )
         matches_QG = query_names[:, None] == item_names
         if dataset.gallery is None:
             np.fill_diagonal(matches_QG, False)
@@ -76,8 +82,12 @@ class DatasetContract(ABC):
             assert split.groups.shape == (len(split),), (
                 f"groups of {name} have shape {split.groups.shape}; expected ({len(split)},)"
             )
-            kinds[name] = "integers" if split.groups.dtype.kind in "iu" else str(split.groups.dtype)[:2]
-            assert kinds[name] in ("integers", "<U"), f"the groups of {name} have dtype {split.groups.dtype}"
+            kinds[name] = (
+                "integers" if split.groups.dtype.kind in "iu" else str(split.groups.dtype)[:2]
+            )
+            assert kinds[name] in ("integers", "<U"), (
+                f"the groups of {name} have dtype {split.groups.dtype}"
+            )
         if dataset.gallery is not None:
             assert ("test" in kinds) == ("gallery" in kinds), (
                 f"expected groups in test and gallery, or in neither; found them in {[*kinds]}"
@@ -91,7 +101,9 @@ class DatasetContract(ABC):
             return
         matches, test, gallery = dataset.matches, dataset.test, dataset.gallery
         assert isinstance(matches, Labels | Relevance), f"matches is a {type(matches).__name__}"
-        assert len(matches) == len(test), f"matches has {len(matches)} queries; test has {len(test)} items"
+        assert len(matches) == len(test), (
+            f"matches has {len(matches)} queries; test has {len(test)} items"
+        )
         grouped = [name for name, split in self._splits(dataset) if isinstance(split, GroupedSplit)]
         items: Labels | None = None
         if isinstance(matches, Relevance):
@@ -104,7 +116,9 @@ class DatasetContract(ABC):
             )
             assert same, "matches has other groups than test"
             if gallery is not None:
-                items = Labels(gallery.labels, gallery.groups if isinstance(gallery, GroupedSplit) else None)
+                items = Labels(
+                    gallery.labels, gallery.groups if isinstance(gallery, GroupedSplit) else None
+                )
         try:
             Matching(matches, items, None if gallery is None else len(gallery))
         except (TypeError, ValueError) as error:
@@ -116,8 +130,12 @@ class DatasetContract(ABC):
         for name, split in self._splits(dataset):
             indices, seeds = self._some(split)
             for images in (split.load(indices), split.load(indices, seeds)):
-                assert images.dtype == torch.float32, f"{name} loads {images.dtype}; expected float32"
-                assert images.ndim == 4, f"{name} loads {tuple(images.shape)}; expected four dimensions"
+                assert images.dtype == torch.float32, (
+                    f"{name} loads {images.dtype}; expected float32"
+                )
+                assert images.ndim == 4, (
+                    f"{name} loads {tuple(images.shape)}; expected four dimensions"
+                )
                 assert images.shape[:2] == (len(indices), dataset.in_channels), (
                     f"{name} loads the shape {tuple(images.shape)} for {len(indices)} items"
                 )
@@ -140,15 +158,21 @@ class DatasetContract(ABC):
         """`picture` must return (height, width, 3) uint8."""
         for name, split in self._splits(self.make_dataset()):
             picture = split.picture(0)
-            assert picture.dtype == np.uint8, f"a picture of {name} has dtype {picture.dtype}; expected uint8"
-            assert picture.shape[2:] == (3,), f"{name}: a picture has {picture.shape}; expected (h, w, 3)"
+            assert picture.dtype == np.uint8, (
+                f"a picture of {name} has dtype {picture.dtype}; expected uint8"
+            )
+            assert picture.shape[2:] == (3,), (
+                f"{name}: a picture has {picture.shape}; expected (h, w, 3)"
+            )
 
     def test_loader_processes_can_receive_it(self) -> None:
         """A pickled split must load the same images."""
         train = self.make_dataset().train
         indices, seeds = self._some(train)
         copied: Split = pickle.loads(pickle.dumps(train))
-        assert torch.equal(copied.load(indices, seeds), train.load(indices, seeds)), "a pickled split differs"
+        assert torch.equal(copied.load(indices, seeds), train.load(indices, seeds)), (
+            "a pickled split differs"
+        )
 
     def _splits(self, dataset: Dataset) -> Iterator[tuple[str, Split]]:
         yield "train", dataset.train
@@ -178,10 +202,16 @@ class SamplerContract(ABC):
         assert len(sampler) >= 1, "an epoch has no batch"
         for position in range(len(sampler)):
             batch = sampler.batch_at(0, position)
-            assert batch.ndim == 1, f"batch {position} has shape {batch.shape}; expected one dimension"
+            assert batch.ndim == 1, (
+                f"batch {position} has shape {batch.shape}; expected one dimension"
+            )
             assert len(batch), f"batch {position} is empty"
-            assert np.issubdtype(batch.dtype, np.integer), f"batch {position} has dtype {batch.dtype}"
-            assert 0 <= batch.min() <= batch.max() < len(self.labels), f"batch {position} has {batch}"
+            assert np.issubdtype(batch.dtype, np.integer), (
+                f"batch {position} has dtype {batch.dtype}"
+            )
+            assert 0 <= batch.min() <= batch.max() < len(self.labels), (
+                f"batch {position} has {batch}"
+            )
 
     def test_batches_have_one_size(self) -> None:
         """All batches must be of equal size, since ranks share a batch equally."""
@@ -220,15 +250,25 @@ class SamplerContract(ABC):
         sampler.set_negatives(negatives)
         other.set_negatives(negatives)
         mined = [sampler.batch_at(*place) for place in places]
-        assert {len(batch) for batch in mined} == {len(before[0])}, "mined batches have another size"
-        assert not all(np.array_equal(a, b) for a, b in zip(before, mined)), "set_negatives changed no batch"
+        assert {len(batch) for batch in mined} == {len(before[0])}, (
+            "mined batches have another size"
+        )
+        assert not all(np.array_equal(a, b) for a, b in zip(before, mined)), (
+            "set_negatives changed no batch"
+        )
         copied: BatchSampler = pickle.loads(pickle.dumps(sampler))
         for place, batch in reversed(list(zip(places, mined))):
-            assert np.array_equal(other.batch_at(*place), batch), f"batch {place} depends on earlier calls"
-            assert np.array_equal(copied.batch_at(*place), batch), f"batch {place} differs after pickling"
+            assert np.array_equal(other.batch_at(*place), batch), (
+                f"batch {place} depends on earlier calls"
+            )
+            assert np.array_equal(copied.batch_at(*place), batch), (
+                f"batch {place} differs after pickling"
+            )
         sampler.set_negatives(None)
         for place, batch in zip(places, before):
-            assert np.array_equal(sampler.batch_at(*place), batch), "batches differ after set_negatives(None)"
+            assert np.array_equal(sampler.batch_at(*place), batch), (
+                "batches differ after set_negatives(None)"
+            )
 
     def _sampler(self) -> BatchSampler:
         return self.make_sampler(self.labels, 0)

@@ -42,7 +42,9 @@ class EvaluatorContract(ABC):
             assert isinstance(evaluation, Mapping), f"{type(evaluation).__name__} is no Mapping"
             names = list(evaluation)
             assert names, "the evaluation contains no metric"
-            assert len(evaluation) == len(names) == len({*names}), f"{len(evaluation)} metrics, names {names}"
+            assert len(evaluation) == len(names) == len({*names}), (
+                f"{len(evaluation)} metrics, names {names}"
+            )
             assert all(name in evaluation for name in names), f"some of {names} are missing"
             assert "no such metric" not in evaluation, "the evaluation contains 'no such metric'"
             for name, value in evaluation.items():
@@ -54,7 +56,9 @@ class EvaluatorContract(ABC):
         """`to_dict` must contain all metrics by name, be flat, and not change when saved as JSON."""
         for evaluation in self._evaluations():
             metrics = evaluation.to_dict()
-            assert json.loads(json.dumps(metrics)) == metrics, f"{metrics} changes when it is saved as JSON"
+            assert json.loads(json.dumps(metrics)) == metrics, (
+                f"{metrics} changes when it is saved as JSON"
+            )
             differing = [name for name, value in evaluation.items() if metrics.get(name) != value]
             assert not differing, f"to_dict has other values of {differing} than the evaluation"
             nested = [name for name, value in metrics.items() if isinstance(value, dict | list)]
@@ -65,11 +69,15 @@ class EvaluatorContract(ABC):
         queries = len(self._data()[1])
         for evaluation in self._evaluations():
             for name, values in evaluation.per_query.items():
-                assert name in evaluation, f"per_query has {name!r}, which is none of {[*evaluation]}"
+                assert name in evaluation, (
+                    f"per_query has {name!r}, which is none of {[*evaluation]}"
+                )
                 assert values.shape == (queries,), (
                     f"per_query[{name!r}]: shape {values.shape}; expected ({queries},)"
                 )
-                assert values.dtype == np.float64, f"per_query[{name!r}]: {values.dtype}; expected float64"
+                assert values.dtype == np.float64, (
+                    f"per_query[{name!r}]: {values.dtype}; expected float64"
+                )
                 mean = float(np.nanmean(values))
                 assert math.isclose(mean, evaluation[name], rel_tol=1e-6, abs_tol=1e-9), (
                     f"{name} is {evaluation[name]}; expected the mean over the queries, {mean}"
@@ -79,7 +87,9 @@ class EvaluatorContract(ABC):
         """A second evaluator must return the same numbers, and the arrays must not change."""
         embeddings, labels = self._data()
         before = embeddings.copy(), labels.copy()
-        first, second = (self.make_evaluator().evaluate(embeddings, labels).to_dict() for _ in range(2))
+        first, second = (
+            self.make_evaluator().evaluate(embeddings, labels).to_dict() for _ in range(2)
+        )
         assert first == second, f"first {first}, then {second}"
         assert np.array_equal(embeddings, before[0]), "the evaluator wrote to the embeddings"
         assert np.array_equal(labels, before[1]), "the evaluator wrote to the labels"
@@ -88,10 +98,14 @@ class EvaluatorContract(ABC):
         """`nearest` must return sorted scores and distinct gallery indices, both (Q, k)."""
         embeddings, _ = self._data()
         scores, indices = self.make_evaluator().nearest(embeddings[:5], embeddings, 4)
-        assert scores.shape == indices.shape == (5, 4), f"scores {scores.shape} and indices {indices.shape}"
+        assert scores.shape == indices.shape == (5, 4), (
+            f"scores {scores.shape} and indices {indices.shape}"
+        )
         steps = np.diff(scores.astype(np.float64), axis=1)
         assert (steps <= 0).all() or (steps >= 0).all(), "the scores of a row aren't sorted"
-        assert 0 <= indices.min() <= indices.max() < len(embeddings), f"indices reach {indices.max()}"
+        assert 0 <= indices.min() <= indices.max() < len(embeddings), (
+            f"indices reach {indices.max()}"
+        )
         assert all(len(set(row)) == 4 for row in indices.tolist()), "an item is found twice"
 
     def test_a_query_can_leave_itself_out(self) -> None:
@@ -112,7 +126,9 @@ class EvaluatorContract(ABC):
         if not isinstance(evaluator, RestoringEvaluator):
             return
         evaluation = evaluator.evaluate(*self._data())
-        restored = evaluator.restore(json.loads(json.dumps(evaluation.to_dict())), dict(evaluation.per_query))
+        restored = evaluator.restore(
+            json.loads(json.dumps(evaluation.to_dict())), dict(evaluation.per_query)
+        )
         assert restored.to_dict() == evaluation.to_dict(), "the restored evaluation differs"
         assert dict(restored) == dict(evaluation), "the restored metrics differ"
 
@@ -141,7 +157,9 @@ class EvaluatorContract(ABC):
             both = evaluator.evaluate(embeddings, matches, gallery)
             plain = evaluator.evaluate(embeddings, labels, gallery, items)
             assert grouped.to_dict() == listed.to_dict(), "groups and the same ignored lists differ"
-            assert both.to_dict() == listed.to_dict(), "labels and the same matches in a Relevance differ"
+            assert both.to_dict() == listed.to_dict(), (
+                "labels and the same matches in a Relevance differ"
+            )
             assert grouped.to_dict() != plain.to_dict(), "groups change nothing"
 
     def test_junk_is_excluded(self) -> None:
@@ -153,7 +171,9 @@ class EvaluatorContract(ABC):
         gallery, items = embeddings[::-1] + 0.1, labels[::-1]
         junk = int(items[0])
         marked = evaluator.evaluate(embeddings, labels, gallery, Labels(items, junk=junk))
-        without = evaluator.evaluate(embeddings, labels, gallery[items != junk], items[items != junk])
+        without = evaluator.evaluate(
+            embeddings, labels, gallery[items != junk], items[items != junk]
+        )
         assert dict(marked) == dict(without), "junk changes the metrics of the other items"
 
     def test_all_items_above_a_similarity_are_found(self) -> None:
@@ -170,11 +190,15 @@ class EvaluatorContract(ABC):
         offsets, indices, similarities = evaluator.within(
             queries, embeddings, threshold, max_results=5 * count
         )
-        assert offsets.tolist()[-1] == len(indices) == len(similarities), "offsets must end at len(indices)"
+        assert offsets.tolist()[-1] == len(indices) == len(similarities), (
+            "offsets must end at len(indices)"
+        )
         for query, row in enumerate(nearest):
             found = indices[offsets[query] : offsets[query + 1]]
             expected = int((sign * scores[query] >= sign * threshold).sum())
-            assert np.array_equal(found, row[:expected]), f"query {query}: {found}; expected {row[:expected]}"
+            assert np.array_equal(found, row[:expected]), (
+                f"query {query}: {found}; expected {row[:expected]}"
+            )
         with _expect_value_error("more than max_results items were returned"):
             evaluator.within(queries, embeddings, threshold, max_results=1)
 
@@ -190,7 +214,9 @@ class EvaluatorContract(ABC):
         assert all(0 <= value <= 1 for value in values), f"rates are {values}; expected shares"
         assert values == sorted(values), f"rates are {values}; expected them to rise with the FAR"
         order = np.random.default_rng(0).permutation(len(labels))
-        assert dict(evaluator.true_accept_rates(far, embeddings[order], labels[order])) == dict(rates)
+        assert dict(evaluator.true_accept_rates(far, embeddings[order], labels[order])) == dict(
+            rates
+        )
         with _expect_value_error("items of a single class were accepted"):
             evaluator.true_accept_rates(far, embeddings, np.zeros(len(labels), np.int64))
 
@@ -211,8 +237,12 @@ class EvaluatorContract(ABC):
         bounds["easiest"] = np.where(positive, scores, -np.inf).max(axis=1) - 0.25
         for below, bound in bounds.items():
             margin = 0.0 if below is None else 0.25
-            similarities, found = evaluator.hard_negatives(embeddings, labels, 4, below=below, margin=margin)
-            assert similarities.shape == found.shape == (count, 4), f"indices have shape {found.shape}"
+            similarities, found = evaluator.hard_negatives(
+                embeddings, labels, 4, below=below, margin=margin
+            )
+            assert similarities.shape == found.shape == (count, 4), (
+                f"indices have shape {found.shape}"
+            )
             for item in range(count):
                 wanted = nearest[item][~positive[item] & (scores[item] < bound[item])][:4]
                 assert np.array_equal(found[item][found[item] >= 0], wanted), (
@@ -228,7 +258,9 @@ class EvaluatorContract(ABC):
 
     def _data(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         labels = np.repeat(np.arange(6), 5)
-        embeddings = np.random.default_rng(0).normal(size=(len(labels), DIM)) + 2 * np.eye(6, DIM)[labels]
+        embeddings = (
+            np.random.default_rng(0).normal(size=(len(labels), DIM)) + 2 * np.eye(6, DIM)[labels]
+        )
         return embeddings.astype(np.float32), labels
 
 
@@ -241,7 +273,9 @@ class LoggerContract(ABC):
 
     def test_values_are_logged_and_the_logger_closed(self) -> None:
         """`log` must take values with any names, and `close` must end logging."""
-        self._log({"loss": 0.3, "evaluation/recall@1": 0.5, "time/images_per_second": 3.0}, range(1, 4))
+        self._log(
+            {"loss": 0.3, "evaluation/recall@1": 0.5, "time/images_per_second": 3.0}, range(1, 4)
+        )
 
     def test_numbers_that_are_not_finite_are_taken(self) -> None:
         """Infinite and NaN values must be accepted, since a loss scaler skips steps with such gradient norms."""

@@ -33,7 +33,9 @@ class LossContract(ABC):
         value = self._loss()(*self._batch())
         assert isinstance(value, Tensor), f"the loss is {value!r}; expected a tensor"
         assert value.ndim == 0, f"the loss has shape {tuple(value.shape)}; expected a scalar"
-        assert value.is_floating_point(), f"the loss has dtype {value.dtype}; expected a floating one"
+        assert value.is_floating_point(), (
+            f"the loss has dtype {value.dtype}; expected a floating one"
+        )
 
     def test_is_finite_in_every_dtype(self) -> None:
         """Value and gradient must be finite in float64, float32, bfloat16 and float16."""
@@ -50,11 +52,15 @@ class LossContract(ABC):
         """Value and gradient must be finite for embeddings with norms near 1e-6 and 1e6, zero rows and equal rows."""
         embeddings, labels = self._batch()
         for scale in (1e-6, 1e6):
-            _assert_backpropagates(self._loss(), embeddings * scale, labels, f"with embeddings times {scale}")
+            _assert_backpropagates(
+                self._loss(), embeddings * scale, labels, f"with embeddings times {scale}"
+            )
         zeroed = embeddings.clone()
         zeroed[0] = 0
         _assert_backpropagates(self._loss(), zeroed, labels, "with a zero row")
-        _assert_backpropagates(self._loss(), embeddings[:1].repeat(len(labels), 1), labels, "with equal rows")
+        _assert_backpropagates(
+            self._loss(), embeddings[:1].repeat(len(labels), 1), labels, "with equal rows"
+        )
 
     def test_survives_a_batch_without_positives(self) -> None:
         """If all labels differ, the loss must be finite and back-propagate."""
@@ -65,7 +71,9 @@ class LossContract(ABC):
     def test_survives_a_batch_without_negatives(self) -> None:
         """If all labels are equal, the loss must be finite and back-propagate."""
         embeddings, labels = self._batch()
-        _assert_backpropagates(self._loss(), embeddings, torch.zeros_like(labels), "without negatives")
+        _assert_backpropagates(
+            self._loss(), embeddings, torch.zeros_like(labels), "without negatives"
+        )
 
     def test_survives_a_batch_of_one(self) -> None:
         """When a single item is given, the loss must be finite and back-propagate."""
@@ -75,7 +83,9 @@ class LossContract(ABC):
     def test_does_not_depend_on_the_order_of_the_batch(self) -> None:
         """Permuting the batch must not change the value, or the gradient of any item."""
         embeddings, labels = self._batch()
-        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1)).to(self.device)
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1)).to(
+            self.device
+        )
         value, gradient = _value_and_gradient(self._loss(), embeddings, labels)
         permuted_value, permuted_gradient = _value_and_gradient(
             self._loss(), embeddings[order], labels[order]
@@ -97,8 +107,14 @@ class LossContract(ABC):
         in_batch: list[Tensor] = []
         against_others: list[Tensor] = []
         for class_size in (1, 2, 3):
-            for levels in ((1.0, 0.5, 0.3), (1.0, -0.2, 0.4), (1.0, 0.9, 0.8)):  # easy, hard and close rows
-                leaf = torch.tensor(levels, dtype=torch.float64, device=self.device, requires_grad=True)
+            for levels in (
+                (1.0, 0.5, 0.3),
+                (1.0, -0.2, 0.4),
+                (1.0, 0.9, 0.8),
+            ):  # easy, hard and close rows
+                leaf = torch.tensor(
+                    levels, dtype=torch.float64, device=self.device, requires_grad=True
+                )
                 rows, labels = _interchangeable_rows(leaf, class_size)
                 in_batch += torch.autograd.grad(self._seeded(rows, labels), leaf, retain_graph=True)
                 for i in range(NUM_CLASSES):
@@ -109,7 +125,9 @@ class LossContract(ABC):
         expected = torch.stack(against_others).reshape(len(found), NUM_CLASSES, -1).sum(dim=1)
         factor = (found * expected).sum() / expected.square().sum().clamp_min(1e-30)
         error = float((found - factor * expected).norm() / found.norm().clamp_min(1e-30))
-        assert error <= 1e3 * self.tolerance, (  # 1e3, since losses in float32 can have steep slopes
+        assert (
+            error <= 1e3 * self.tolerance
+        ), (  # 1e3, since losses in float32 can have steep slopes
             "without a gallery, rows aren't compared with exactly the other rows of the batch: the gradients differ by "
             f"{error:.1e} relative; exclude the diagonal, where a row would be its own positive"
         )
@@ -158,7 +176,9 @@ class LossContract(ABC):
         for loss in (used, fresh):
             torch.manual_seed(0)
             values.append(loss(*self._batch(seed=3)))
-        assert torch.equal(values[0], values[1]), f"{values[1]} after load_state_dict; expected {values[0]}"
+        assert torch.equal(values[0], values[1]), (
+            f"{values[1]} after load_state_dict; expected {values[0]}"
+        )
 
     def test_a_shard_of_all_classes_makes_what_forward_does(self) -> None:
         """With a shard of all classes, `sharded_forward` (if any) must give the value and gradients of `forward`."""
@@ -172,7 +192,9 @@ class LossContract(ABC):
             shard = _AllClasses(loss.class_weights, centers_per_class_of(loss))
             value = loss.sharded_forward(leaf, labels, shard) if sharded else loss(leaf, labels)
             gradients = torch.autograd.grad(value, (leaf, loss.class_weights))
-            found.append((value, *(gradient.to_dense() for gradient in gradients)))  # they may be sparse
+            found.append(
+                (value, *(gradient.to_dense() for gradient in gradients))
+            )  # they may be sparse
         names = ("the loss", "the embeddings' gradient", "the class weights' gradient")
         for name, expected, actual in zip(names, *found, strict=True):
             self._assert_close(actual.detach(), expected.detach(), f"{name} by sharded_forward")
@@ -209,7 +231,9 @@ class LossContract(ABC):
     def _assert_close(self, actual: Tensor, expected: Tensor, what: str) -> None:
         scale = expected.abs().max().clamp_min(1e-12)
         error = float((actual - expected).abs().max() / scale)
-        assert error <= self.tolerance, f"{what} differs by {error:.1e} relative; at most {self.tolerance}"
+        assert error <= self.tolerance, (
+            f"{what} differs by {error:.1e} relative; at most {self.tolerance}"
+        )
 
 
 class _AllClasses:
@@ -255,7 +279,9 @@ def _interchangeable_rows(levels: Tensor, class_size: int) -> tuple[Tensor, Tens
     return nn.functional.pad(levels[kind], (0, DIM - NUM_CLASSES)), labels
 
 
-def _value_and_gradient(loss: nn.Module, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _value_and_gradient(
+    loss: nn.Module, embeddings: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
     leaf = embeddings.detach().clone().requires_grad_()
     torch.manual_seed(0)  # for the loss's random numbers
     value = loss(leaf, labels)

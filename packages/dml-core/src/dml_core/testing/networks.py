@@ -26,18 +26,26 @@ class BackboneContract(ABC):
     def test_is_a_module_that_says_its_width(self) -> None:
         """The backbone must be an `nn.Module`, with an integer or a tuple of integers as `num_features`."""
         backbone = self._backbone()
-        assert isinstance(backbone, nn.Module), f"got a {type(backbone).__name__}; expected an nn.Module"
+        assert isinstance(backbone, nn.Module), (
+            f"got a {type(backbone).__name__}; expected an nn.Module"
+        )
         widths = self._widths(backbone)
-        assert all(isinstance(width, int) and width > 0 for width in widths), f"num_features is {widths}"
+        assert all(isinstance(width, int) and width > 0 for width in widths), (
+            f"num_features is {widths}"
+        )
 
     def test_features_have_the_stated_width(self) -> None:
         """Images (B, channels, h, w) must be mapped to (B, F, h', w') or (B, F), per depth."""
         backbone, images = self._backbone(), self._images()
         features = self._features(backbone, images)
         widths = self._widths(backbone)
-        assert len(features) == len(widths), f"{len(features)} features; expected the widths {widths}"
+        assert len(features) == len(widths), (
+            f"{len(features)} features; expected the widths {widths}"
+        )
         for feature, width in zip(features, widths, strict=True):
-            assert feature.ndim in (2, 4), f"features are {tuple(feature.shape)}; expected (B, F) or maps"
+            assert feature.ndim in (2, 4), (
+                f"features are {tuple(feature.shape)}; expected (B, F) or maps"
+            )
             assert feature.shape[:2] == (len(images), width), (
                 f"features have shape {tuple(feature.shape)}; expected ({len(images)}, {width}, …)"
             )
@@ -56,7 +64,9 @@ class BackboneContract(ABC):
             [feature.square().sum() for feature in self._features(backbone, self._images())]
         ).sum()
         total.backward()  # type: ignore[no-untyped-call]
-        without = [name for name, p in backbone.named_parameters() if p.requires_grad and p.grad is None]
+        without = [
+            name for name, p in backbone.named_parameters() if p.requires_grad and p.grad is None
+        ]
         assert not without, f"no gradient reaches the parameters {without[:5]}"
 
     def test_evaluates_each_image_alone(self) -> None:
@@ -75,8 +85,13 @@ class BackboneContract(ABC):
         fresh = self.make_backbone(self.in_channels)
         fresh.load_state_dict(copy.deepcopy(used.state_dict()))
         with torch.no_grad():
-            before, after = self._features(used.eval(), images), self._features(fresh.eval(), images)
-        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), "loaded features differ"
+            before, after = (
+                self._features(used.eval(), images),
+                self._features(fresh.eval(), images),
+            )
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), (
+            "loaded features differ"
+        )
 
     def _backbone(self) -> Any:
         torch.manual_seed(0)
@@ -84,7 +99,9 @@ class BackboneContract(ABC):
 
     def _images(self) -> Tensor:
         generator = torch.Generator().manual_seed(0)
-        return torch.randn(3, self.in_channels, self.image_size, self.image_size, generator=generator)
+        return torch.randn(
+            3, self.in_channels, self.image_size, self.image_size, generator=generator
+        )
 
     @staticmethod
     def _features(backbone: Any, images: Tensor) -> tuple[Tensor, ...]:

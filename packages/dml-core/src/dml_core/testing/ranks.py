@@ -65,7 +65,9 @@ class RanksContract(ABC):
         """At each step, the mean of the ranks' losses must equal the loss of a single rank."""
         ranks, alone = _run_worlds(type(self))
         self._assert_close(
-            torch.stack([rank["values"] for rank in ranks]).mean(dim=0), alone["values"], "the mean loss"
+            torch.stack([rank["values"] for rank in ranks]).mean(dim=0),
+            alone["values"],
+            "the mean loss",
         )
 
     def test_gradients_of_embeddings_are_one_ranks(self) -> None:
@@ -91,7 +93,9 @@ class RanksContract(ABC):
             )
             for name, (first, found) in rank[kind].items():
                 expected = alone[kind][name][1]
-                expected = expected if first is None else expected[:, first : first + found.shape[1]]
+                expected = (
+                    expected if first is None else expected[:, first : first + found.shape[1]]
+                )
                 self._assert_close(found, expected, f"{what}{name} on rank {number}")
 
     def _assert_close(self, found: Tensor, expected: Tensor, what: str) -> None:
@@ -124,7 +128,9 @@ def joined(rank: int, size: int, folder: Path, backend: str = "gloo") -> Iterato
     """Join the other ranks, which must be given the same folder."""
     torch.set_num_threads(1)
     store = distributed.FileStore(str(folder / f"store of {size}"), size)  # type: ignore[attr-defined]  # as above
-    distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
+    distributed.init_process_group(
+        backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT
+    )
     yield
     distributed.destroy_process_group()
 
@@ -184,7 +190,9 @@ def _train(contract: RanksContract, own: slice) -> dict[str, Any]:
         values.append(value.detach())
         embeddings.append(torch.zeros_like(leaf_RD) if leaf_RD.grad is None else leaf_RD.grad)
         for name, parameter in loss.named_parameters():
-            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
+            gradient = (
+                torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
+            )
             if id(parameter) not in first_rows:
                 distributed.all_reduce(gradient)
                 gradient /= distributed.get_world_size()

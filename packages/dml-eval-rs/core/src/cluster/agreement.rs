@@ -28,7 +28,9 @@ impl std::str::FromStr for Average {
             "geometric" => Ok(Average::Geometric),
             "arithmetic" => Ok(Average::Arithmetic),
             "max" => Ok(Average::Max),
-            _ => argument(format!("unknown average {name:?}; expected min, geometric, arithmetic or max")),
+            _ => argument(format!(
+                "unknown average {name:?}; expected min, geometric, arithmetic or max"
+            )),
         }
     }
 }
@@ -135,7 +137,8 @@ impl Contingency {
 /// in exp. Terms are added until the relative probability falls below 2^−80.
 fn expected_pair_information(a: u64, b: u64, n: u64) -> f64 {
     const LEAST: f64 = 1.0 / (1u128 << 80) as f64;
-    let (product, rest) = (u128::from(a) * u128::from(b), i128::from(n) - i128::from(a) - i128::from(b));
+    let (product, rest) =
+        (u128::from(a) * u128::from(b), i128::from(n) - i128::from(a) - i128::from(b));
     let from = (-rest).max(0) as u64;
     let likeliest = ((product + u128::from(a) + u128::from(b) + 1) / (u128::from(n) + 2)) as u64;
     let likeliest = likeliest.clamp(from, a.min(b));
@@ -171,7 +174,8 @@ fn information_above_linear(e: f64) -> f64 {
     } else if e.abs() > 0.125 {
         (1.0 + e) * ln(1.0 + e) - e
     } else {
-        let series = (2..TERMS + 2).rev().fold(0.0, |sum, k| 1.0 / f64::from(k * (k - 1)) - e * sum);
+        let series =
+            (2..TERMS + 2).rev().fold(0.0, |sum, k| 1.0 / f64::from(k * (k - 1)) - e * sum);
         e * e * series
     }
 }
@@ -201,7 +205,10 @@ pub fn ari(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
         return Ok(1.0);
     }
     if u32::try_from(table.n).is_err() {
-        return argument(format!("the partitions have {} entries; expected fewer than 2^32", table.n));
+        return argument(format!(
+            "the partitions have {} entries; expected fewer than 2^32",
+            table.n
+        ));
     }
     // There are fewer than 2^63 pairs, so products of counts are below 2^126, and sums of two products below 2^127.
     let pairs = |size: u64| i128::from(size) * (i128::from(size) - 1) / 2;
@@ -273,7 +280,8 @@ mod tests {
         let control = Control::default();
         let a = [0u32, 0, 0, 1, 1, 2];
         let mut b = [0u32, 0, 1, 1, 2, 2];
-        let expected = contingency(&a, &b, &control).unwrap().expected_mutual_information(&control).unwrap();
+        let expected =
+            contingency(&a, &b, &control).unwrap().expected_mutual_information(&control).unwrap();
         let (mut sum, mut count) = (0.0, 0);
         permute(&mut b, 0, &mut |b| {
             sum += contingency(&a, b, &control).unwrap().mutual_information(&control).unwrap();

@@ -43,7 +43,8 @@ impl Assignment {
 
 /// Makes centroids that are all zero.
 pub(crate) fn zero_centroids(clusters: usize, dim: usize) -> Result<Array2<f64>> {
-    Ok(Array2::from_shape_vec((clusters, dim), zeros(clusters * dim)?).expect("the length matches the shape"))
+    Ok(Array2::from_shape_vec((clusters, dim), zeros(clusters * dim)?)
+        .expect("the length matches the shape"))
 }
 
 /// Copies rows, to be used as centroids.
@@ -66,7 +67,15 @@ pub(crate) fn assign(
     share(x, centroids, None, (kernel, peers, control), |space, _| {
         let rows = space.rows(Side::Query);
         let (mut labels, mut distances): (Vec<i64>, Vec<f64>) = (zeros(rows)?, zeros(rows)?);
-        nearest(space, 1, OwnItem::Absent, control, |_, key| 0.0 - key, &mut distances, &mut labels)?;
+        nearest(
+            space,
+            1,
+            OwnItem::Absent,
+            control,
+            |_, key| 0.0 - key,
+            &mut distances,
+            &mut labels,
+        )?;
         Ok(Assignment { labels: collect(labels.into_iter().map(|l| l as u32))?, distances })
     })
 }
@@ -82,7 +91,8 @@ fn share(
 ) -> Result<Assignment> {
     // Centroids of single-precision rows have single precision, so that such rows can be compared in place.
     let narrow = collect(centroids.iter().map(|v| *v as f32))?;
-    let narrow = ArrayView2::from_shape(centroids.dim(), &narrow).expect("the length matches the shape");
+    let narrow =
+        ArrayView2::from_shape(centroids.dim(), &narrow).expect("the length matches the shape");
     let centroids = if x.is_double() { Matrix::F64(centroids.view()) } else { Matrix::F32(narrow) };
     let rows = collect(part(peers, x.rows(), |_| 1))?;
     let selected = Selected(x, &rows);
@@ -99,10 +109,14 @@ fn share(
     }
     let Assignment { labels, distances } = done;
     let labels = collect(labels.into_iter().map(f64::from))?;
-    let (labels, distances) = (gather(peers, &labels, x.rows())?, gather(peers, &distances, x.rows())?);
-    let is_label = |label: &f64| label.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(label);
+    let (labels, distances) =
+        (gather(peers, &labels, x.rows())?, gather(peers, &distances, x.rows())?);
+    let is_label =
+        |label: &f64| label.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(label);
     if !(labels.iter().all(is_label) && distances.iter().all(|d| d.is_finite() && *d >= 0.0)) {
-        return Err(Error::Exchange("all_gather returned numbers that aren't centroid indices or distances".into()));
+        return Err(Error::Exchange(
+            "all_gather returned numbers that aren't centroid indices or distances".into(),
+        ));
     }
     Ok(Assignment { labels: collect(labels.into_iter().map(|l| l as u32))?, distances })
 }
@@ -136,7 +150,9 @@ fn improve(
         let search = Improving {
             indices,
             value: &value,
-            best: collect((0..rows).map(|row| Mutex::new((start.distances[row], start.labels[row]))))?,
+            best: collect(
+                (0..rows).map(|row| Mutex::new((start.distances[row], start.labels[row]))),
+            )?,
         };
         let thresholds = || {
             let expected = |row: usize| ExpectedThreshold {
@@ -204,13 +220,19 @@ impl Observer for Improving<'_> {
     ) -> Result<()> {
         pairs.clear();
         let pair = |hit: &Hit| {
-            ((task.rows.start + hit.row as usize) as u32, (task.columns.start + hit.column as usize) as u32)
+            (
+                (task.rows.start + hit.row as usize) as u32,
+                (task.columns.start + hit.column as usize) as u32,
+            )
         };
         pairs.try_extend(result.row_hits.iter().map(pair))?;
         keys.clear();
         space.keys(pairs, scratch, keys)?;
         for (&(row, centroid), key) in pairs.iter().zip(keys) {
-            let candidate = (0.0 - *key, self.indices.map_or(centroid, |indices| indices[centroid as usize] as u32));
+            let candidate = (
+                0.0 - *key,
+                self.indices.map_or(centroid, |indices| indices[centroid as usize] as u32),
+            );
             let mut best = self.best(row as usize);
             if candidate < *best {
                 *best = candidate;
@@ -235,7 +257,8 @@ pub(crate) fn reassign(
 ) -> Result<Assignment> {
     let by = (kernel, peers, control);
     let moved_centroids = collect_counted((0..moved.len()).filter(|c| moved[*c]))?;
-    let moved_rows = collect_counted((0..x.rows()).filter(|row| moved[assignment.labels[*row] as usize]))?;
+    let moved_rows =
+        collect_counted((0..x.rows()).filter(|row| moved[assignment.labels[*row] as usize]))?;
     if 4 * moved_rows.len() > 3 * x.rows() || 4 * moved_centroids.len() > 3 * moved.len() {
         return improve(x, centroids, None, &assignment, by);
     }
@@ -243,9 +266,11 @@ pub(crate) fn reassign(
     let mut improved = improve(x, &some, Some(&moved_centroids), &assignment, by)?;
     if !moved_rows.is_empty() {
         let start = assignment.select(&moved_rows)?;
-        let compared = improve(&Matrix::Derived(&Selected(x, &moved_rows)), centroids, None, &start, by)?;
+        let compared =
+            improve(&Matrix::Derived(&Selected(x, &moved_rows)), centroids, None, &start, by)?;
         for (i, &row) in moved_rows.iter().enumerate() {
-            (improved.distances[row], improved.labels[row]) = (compared.distances[i], compared.labels[i]);
+            (improved.distances[row], improved.labels[row]) =
+                (compared.distances[i], compared.labels[i]);
         }
     }
     Ok(improved)
@@ -273,7 +298,9 @@ mod tests {
                 after.row_mut(c).mapv_inplace(|v| v + random.below(3) as f64 - 1.0);
             }
             let expected = assign(&rows, &after, kernel, &Alone, &control).unwrap();
-            let updated = reassign(&rows, &after, &moved, assignment.clone(), kernel, &Alone, &control).unwrap();
+            let updated =
+                reassign(&rows, &after, &moved, assignment.clone(), kernel, &Alone, &control)
+                    .unwrap();
             assert_eq!(updated, expected);
         }
     }

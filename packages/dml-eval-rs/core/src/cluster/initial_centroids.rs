@@ -57,7 +57,9 @@ fn draw_in_batches(
             // All rows coincide with centroids, so take any rows that haven't been drawn.
             let mut unused = full(x.rows(), true)?;
             drawn.iter().for_each(|row| unused[*row] = false);
-            batch.try_extend((0..x.rows()).filter(|row| unused[*row]).take(clusters - drawn.len()))?;
+            batch.try_extend(
+                (0..x.rows()).filter(|row| unused[*row]).take(clusters - drawn.len()),
+            )?;
         }
         drawn.try_extend(batch.iter().copied())?;
         if drawn.len() == clusters {
@@ -95,7 +97,12 @@ fn sample(weights: &[f64], wanted: usize, random: &mut Random) -> Result<Vec<usi
 }
 
 /// Draws rows in turn, with probabilities proportional to the squared distance to the nearest drawn row (k-means++).
-fn draw_one_by_one(x: Matrix<'_>, clusters: usize, random: &mut Random, control: &Control) -> Result<Vec<usize>> {
+fn draw_one_by_one(
+    x: Matrix<'_>,
+    clusters: usize,
+    random: &mut Random,
+    control: &Control,
+) -> Result<Vec<usize>> {
     let n = x.rows();
     let mut drawn = allocate(clusters)?;
     drawn.try_push(random.below(n))?;
@@ -149,8 +156,15 @@ mod tests {
         let x = Array2::from_shape_fn((200, 2), |(i, _)| (i % 7) as f32);
         let (kernel, control) = (crate::kernel::select(None).unwrap(), Control::default());
         for clusters in [1, 5, 20, 199, 200] {
-            let rows = draw_in_batches(&Matrix::F32(x.view()), clusters, &mut Random::new(1), kernel, &Alone, &control)
-                .unwrap();
+            let rows = draw_in_batches(
+                &Matrix::F32(x.view()),
+                clusters,
+                &mut Random::new(1),
+                kernel,
+                &Alone,
+                &control,
+            )
+            .unwrap();
             let distinct: std::collections::BTreeSet<_> = rows.iter().collect();
             assert_eq!((rows.len(), distinct.len()), (clusters, clusters));
         }
@@ -167,7 +181,10 @@ mod tests {
         for (i, &count) in times.iter().enumerate() {
             let expected = 4000.0 * 5.0 * weights[i] / 450.0;
             // Allow five standard deviations.
-            assert!((f64::from(count) - expected).abs() <= 5.0 * expected.sqrt() + 1e-9, "{i}: {count}, {expected}");
+            assert!(
+                (f64::from(count) - expected).abs() <= 5.0 * expected.sqrt() + 1e-9,
+                "{i}: {count}, {expected}"
+            );
         }
     }
 }

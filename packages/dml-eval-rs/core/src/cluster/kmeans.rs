@@ -54,7 +54,10 @@ pub fn kmeans(
 ) -> Result<KMeans> {
     let n = x.rows();
     if options.clusters < 1 || options.clusters > n {
-        return argument(format!("clusters is {}; expected 1 to {n}, the number of rows", options.clusters));
+        return argument(format!(
+            "clusters is {}; expected 1 to {n}, the number of rows",
+            options.clusters
+        ));
     }
     if options.runs < 1 || options.max_iterations < 1 {
         return argument(format!(
@@ -65,7 +68,9 @@ pub fn kmeans(
     // Validate the rows before the first run.
     Dense::new(x, None, Similarity::Euclidean, Precision::Float32, kernel, control)?;
     let run = |run: usize| {
-        let mut random = Random::new(options.seed.wrapping_add((run as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        let mut random = Random::new(
+            options.seed.wrapping_add((run as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+        );
         lloyd(x, options, &mut random, kernel, peers, control)
     };
     let mut best = run(0)?;
@@ -125,7 +130,9 @@ fn means(
             for &m in members {
                 control.check()?;
                 if let Some(values) = x.slice32(m as usize) {
-                    kernel.vectorize(|| sums.iter_mut().zip(values).for_each(|(sum, v)| *sum += f64::from(*v)));
+                    kernel.vectorize(|| {
+                        sums.iter_mut().zip(values).for_each(|(sum, v)| *sum += f64::from(*v))
+                    });
                 } else {
                     x.widen(m as usize, row);
                     sums.iter_mut().zip(row.iter()).for_each(|(sum, v)| *sum += v);
@@ -151,7 +158,9 @@ fn fill_empty_clusters(labels: &mut [u32], distances: &[f64], clusters: usize) -
         return Ok(());
     }
     let mut farthest = collect(0..labels.len() as u32)?;
-    farthest.sort_unstable_by(|&a, &b| distances[b as usize].total_cmp(&distances[a as usize]).then(a.cmp(&b)));
+    farthest.sort_unstable_by(|&a, &b| {
+        distances[b as usize].total_cmp(&distances[a as usize]).then(a.cmp(&b))
+    });
     let mut donors = farthest.into_iter();
     for cluster in 0..clusters {
         while sizes[cluster] == 0 {

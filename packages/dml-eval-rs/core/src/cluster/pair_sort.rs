@@ -8,7 +8,11 @@ use crate::memory::zeros;
 pub(crate) const PIECE: usize = 1 << 22;
 
 /// Sorts pairs in pieces, then merges the pieces.
-pub(crate) fn sort_pairs(mut pairs: Vec<(u32, u32)>, piece: usize, control: &Control) -> Result<Vec<(u32, u32)>> {
+pub(crate) fn sort_pairs(
+    mut pairs: Vec<(u32, u32)>,
+    piece: usize,
+    control: &Control,
+) -> Result<Vec<(u32, u32)>> {
     for pairs in pairs.chunks_mut(piece) {
         control.check()?;
         pairs.sort_unstable();
@@ -21,11 +25,12 @@ pub(crate) fn sort_pairs(mut pairs: Vec<(u32, u32)>, piece: usize, control: &Con
             for merged in merged.chunks_mut(piece) {
                 control.check()?;
                 for slot in merged {
-                    let first = if right.first().is_none_or(|r| left.first().is_some_and(|l| l <= r)) {
-                        &mut left
-                    } else {
-                        &mut right
-                    };
+                    let first =
+                        if right.first().is_none_or(|r| left.first().is_some_and(|l| l <= r)) {
+                            &mut left
+                        } else {
+                            &mut right
+                        };
                     (*slot, *first) = (first[0], &first[1..]);
                 }
             }

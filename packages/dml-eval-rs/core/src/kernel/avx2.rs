@@ -54,7 +54,9 @@ pub(super) static KERNEL: Kernel = Kernel {
     },
     instructions: Instructions::Avx2,
     available: || {
-        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("popcnt")
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("popcnt")
     },
 };
 
@@ -65,7 +67,8 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps and the tile ROWS × COLUMNS values.
     unsafe {
         for _ in 0..steps {
-            let (left_f32x8, right_f32x8) = (_mm256_loadu_ps(column), _mm256_loadu_ps(column.add(8)));
+            let (left_f32x8, right_f32x8) =
+                (_mm256_loadu_ps(column), _mm256_loadu_ps(column.add(8)));
             for (r, sum_f32x8) in sums_f32x8.iter_mut().enumerate() {
                 let row_f32x8 = _mm256_broadcast_ss(&*row.add(r));
                 sum_f32x8[0] = _mm256_fmadd_ps(row_f32x8, left_f32x8, sum_f32x8[0]);
@@ -87,13 +90,21 @@ macro_rules! int16 {
         /// Calls `take(row, vector, values)` for each row and each vector of 8 columns.
         #[target_feature(enable = $features)]
         #[inline]
-        fn $values(steps: usize, rows: &[u32], columns: &[u32], mut take: impl FnMut(usize, usize, __m256)) {
+        fn $values(
+            steps: usize,
+            rows: &[u32],
+            columns: &[u32],
+            mut take: impl FnMut(usize, usize, __m256),
+        ) {
             let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
             let mut sums_i32x8 = [[_mm256_setzero_si256(); VECTORS]; ROWS];
             // SAFETY: see `float32`; there are at least AFFINE_STEPS steps.
             unsafe {
                 for _ in 0..steps - AFFINE_STEPS {
-                    let panel_i16x16 = [_mm256_loadu_si256(column.cast()), _mm256_loadu_si256(column.add(8).cast())];
+                    let panel_i16x16 = [
+                        _mm256_loadu_si256(column.cast()),
+                        _mm256_loadu_si256(column.add(8).cast()),
+                    ];
                     for (r, sums_i32x8) in sums_i32x8.iter_mut().enumerate() {
                         let $x = _mm256_set1_epi32(*row.add(r));
                         for (sum_i32x8, $p) in sums_i32x8.iter_mut().zip(panel_i16x16) {
@@ -106,10 +117,14 @@ macro_rules! int16 {
                 }
                 let (row, column) = (row.cast::<f32>(), column.cast::<f32>());
                 for (r, sums_i32x8) in sums_i32x8.iter().enumerate() {
-                    let (scale, bias) = (_mm256_broadcast_ss(&*row.add(r)), _mm256_broadcast_ss(&*row.add(ROWS + r)));
+                    let (scale, bias) = (
+                        _mm256_broadcast_ss(&*row.add(r)),
+                        _mm256_broadcast_ss(&*row.add(ROWS + r)),
+                    );
                     for (v, sum_i32x8) in sums_i32x8.iter().enumerate() {
                         let scale = _mm256_mul_ps(scale, _mm256_loadu_ps(column.add(8 * v)));
-                        let bias = _mm256_add_ps(bias, _mm256_loadu_ps(column.add(COLUMNS + 8 * v)));
+                        let bias =
+                            _mm256_add_ps(bias, _mm256_loadu_ps(column.add(COLUMNS + 8 * v)));
                         take(r, v, _mm256_fmadd_ps(_mm256_cvtepi32_ps(*sum_i32x8), scale, bias));
                     }
                 }
@@ -129,13 +144,18 @@ macro_rules! int16 {
         fn $reaches(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64 {
             let column_least = least.1.as_ptr();
             let mut reached = 0;
-            for (p, (rows, row_least)) in rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS)).enumerate() {
+            for (p, (rows, row_least)) in
+                rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS)).enumerate()
+            {
                 let mut any_f32x8 = _mm256_setzero_ps();
                 $values(steps, rows, columns, |r, v, value_f32x8| {
                     // SAFETY: the caller checked that `least.1` contains COLUMNS thresholds.
                     let column_f32x8 = unsafe { _mm256_loadu_ps(column_least.add(8 * v)) };
                     let least_f32x8 = _mm256_min_ps(_mm256_set1_ps(row_least[r]), column_f32x8);
-                    any_f32x8 = _mm256_or_ps(any_f32x8, _mm256_cmp_ps::<_CMP_GE_OQ>(value_f32x8, least_f32x8));
+                    any_f32x8 = _mm256_or_ps(
+                        any_f32x8,
+                        _mm256_cmp_ps::<_CMP_GE_OQ>(value_f32x8, least_f32x8),
+                    );
                 });
                 reached |= u64::from(_mm256_movemask_ps(any_f32x8) != 0) << p;
             }
@@ -143,8 +163,13 @@ macro_rules! int16 {
         }
     };
 }
-int16!("avx2,fma,avxvnni", values_fused, int16_fused, reaches_fused, |sum, x, p| _mm256_dpwssd_avx_epi32(sum, x, p));
-int16!("avx2,fma", values, int16, reaches, |sum, x, p| _mm256_add_epi32(sum, _mm256_madd_epi16(x, p)));
+int16!("avx2,fma,avxvnni", values_fused, int16_fused, reaches_fused, |sum, x, p| {
+    _mm256_dpwssd_avx_epi32(sum, x, p)
+});
+int16!("avx2,fma", values, int16, reaches, |sum, x, p| _mm256_add_epi32(
+    sum,
+    _mm256_madd_epi16(x, p)
+));
 
 exact_routines!("avx2,popcnt");
 
@@ -161,7 +186,10 @@ macro_rules! single_precision {
                     for (half, sum_f64x4) in sums_f64x4.iter_mut().enumerate() {
                         // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that all rows have equal lengths.
                         let ($q, $g) = unsafe {
-                            (_mm_loadu_ps(q.as_ptr().add(at + 4 * half)), _mm_loadu_ps(g.as_ptr().add(at + 4 * half)))
+                            (
+                                _mm_loadu_ps(q.as_ptr().add(at + 4 * half)),
+                                _mm_loadu_ps(g.as_ptr().add(at + 4 * half)),
+                            )
                         };
                         let ($sum, $q, $g) = (*sum_f64x4, _mm256_cvtps_pd($q), _mm256_cvtps_pd($g));
                         *sum_f64x4 = $step;
@@ -177,7 +205,10 @@ macro_rules! single_precision {
                     for (half, sum_f64x4) in sums_f64x4.iter_mut().enumerate() {
                         // SAFETY: both arrays have eight numbers.
                         let ($q, $g) = unsafe {
-                            (_mm_loadu_ps(q_rest.as_ptr().add(4 * half)), _mm_loadu_ps(g_rest.as_ptr().add(4 * half)))
+                            (
+                                _mm_loadu_ps(q_rest.as_ptr().add(4 * half)),
+                                _mm_loadu_ps(g_rest.as_ptr().add(4 * half)),
+                            )
                         };
                         let ($sum, $q, $g) = (*sum_f64x4, _mm256_cvtps_pd($q), _mm256_cvtps_pd($g));
                         *sum_f64x4 = $step;
@@ -198,7 +229,9 @@ macro_rules! single_precision {
 }
 
 // Products of float32 numbers are exact in float64, so fused operations do not change bits.
-single_precision!(dots32, |sum_f64x4, q_f64x4, g_f64x4| _mm256_fmadd_pd(q_f64x4, g_f64x4, sum_f64x4));
+single_precision!(dots32, |sum_f64x4, q_f64x4, g_f64x4| _mm256_fmadd_pd(
+    q_f64x4, g_f64x4, sum_f64x4
+));
 single_precision!(distances32, |sum_f64x4, q_f64x4, g_f64x4| {
     let difference = _mm256_sub_pd(q_f64x4, g_f64x4);
     _mm256_add_pd(sum_f64x4, _mm256_mul_pd(difference, difference))
@@ -217,7 +250,10 @@ macro_rules! exact {
 }
 exact!(dots_fused, 8, |sum_f64x4, q_f64x4, g_f64x4| _mm256_fmadd_pd(q_f64x4, g_f64x4, sum_f64x4));
 exact!(fused, 1, |sum_f64x4, q_f64x4, g_f64x4| _mm256_fmadd_pd(q_f64x4, g_f64x4, sum_f64x4));
-exact!(dots, 8, |sum_f64x4, q_f64x4, g_f64x4| _mm256_add_pd(sum_f64x4, _mm256_mul_pd(q_f64x4, g_f64x4)));
+exact!(dots, 8, |sum_f64x4, q_f64x4, g_f64x4| _mm256_add_pd(
+    sum_f64x4,
+    _mm256_mul_pd(q_f64x4, g_f64x4)
+));
 exact!(distances, 8, |sum_f64x4, q_f64x4, g_f64x4| {
     let difference = _mm256_sub_pd(q_f64x4, g_f64x4);
     _mm256_add_pd(sum_f64x4, _mm256_mul_pd(difference, difference))

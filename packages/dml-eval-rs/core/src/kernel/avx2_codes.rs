@@ -58,37 +58,59 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
                             let at = step * COLUMNS + g * GROUP + i / 2 * 8;
                             // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps of ROWS and
                             // COLUMNS words.
-                            let pair = unsafe { _mm256_loadu_si256(columns.as_ptr().add(at).cast()) };
-                            let first = if i % 2 == 0 { pair } else { _mm256_srli_epi16::<4>(pair) };
+                            let pair =
+                                unsafe { _mm256_loadu_si256(columns.as_ptr().add(at).cast()) };
+                            let first =
+                                if i % 2 == 0 { pair } else { _mm256_srli_epi16::<4>(pair) };
                             _mm256_and_si256(first, half_bytes_u8x32)
                         });
                         for (r, bytes_u8x32) in bytes_u8x32.iter_mut().enumerate() {
                             // SAFETY: as above, and the tables are aligned.
                             let table_u8x32 = unsafe {
-                                let byte = *rows.as_ptr().add(step * ROWS + first_row + r).cast::<u8>().add(i);
+                                let byte = *rows
+                                    .as_ptr()
+                                    .add(step * ROWS + first_row + r)
+                                    .cast::<u8>()
+                                    .add(i);
                                 _mm256_load_si256(TABLES.of(byte).as_ptr().cast())
                             };
                             for (byte, column_u8x32) in bytes_u8x32.iter_mut().zip(column_u8x32) {
-                                *byte = _mm256_add_epi8(*byte, _mm256_shuffle_epi8(table_u8x32, column_u8x32));
+                                *byte = _mm256_add_epi8(
+                                    *byte,
+                                    _mm256_shuffle_epi8(table_u8x32, column_u8x32),
+                                );
                             }
                         }
                     }
                 }
-                for (sum_u16x16, byte) in sums_u16x16.as_flattened_mut().iter_mut().zip(bytes_u8x32.as_flattened()) {
+                for (sum_u16x16, byte) in
+                    sums_u16x16.as_flattened_mut().iter_mut().zip(bytes_u8x32.as_flattened())
+                {
                     let low_u16x16 = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(*byte));
                     let high_u16x16 = _mm256_cvtepu8_epi16(_mm256_extracti128_si256::<1>(*byte));
-                    *sum_u16x16 = _mm256_add_epi16(*sum_u16x16, _mm256_add_epi16(low_u16x16, high_u16x16));
+                    *sum_u16x16 =
+                        _mm256_add_epi16(*sum_u16x16, _mm256_add_epi16(low_u16x16, high_u16x16));
                 }
             }
             for (sums_u16x16, line) in sums_u16x16.into_iter().zip(&mut lines[first_row..]) {
-                for (sum_u16x16, out) in sums_u16x16.into_iter().zip(line.as_chunks_mut::<GROUP>().0) {
-                    let halves_u16x8 = [_mm256_castsi256_si128(sum_u16x16), _mm256_extracti128_si256::<1>(sum_u16x16)];
-                    for (half_u16x8, out) in halves_u16x8.into_iter().zip(out.as_chunks_mut::<8>().0) {
+                for (sum_u16x16, out) in
+                    sums_u16x16.into_iter().zip(line.as_chunks_mut::<GROUP>().0)
+                {
+                    let halves_u16x8 = [
+                        _mm256_castsi256_si128(sum_u16x16),
+                        _mm256_extracti128_si256::<1>(sum_u16x16),
+                    ];
+                    for (half_u16x8, out) in
+                        halves_u16x8.into_iter().zip(out.as_chunks_mut::<8>().0)
+                    {
                         let counts_f32x8 = _mm256_cvtepi32_ps(_mm256_cvtepu16_epi32(half_u16x8));
                         // SAFETY: `out` contains eight numbers.
                         unsafe {
                             let before_f32x8 = _mm256_loadu_ps(out.as_ptr());
-                            _mm256_storeu_ps(out.as_mut_ptr(), _mm256_sub_ps(before_f32x8, counts_f32x8));
+                            _mm256_storeu_ps(
+                                out.as_mut_ptr(),
+                                _mm256_sub_ps(before_f32x8, counts_f32x8),
+                            );
                         }
                     }
                 }

@@ -19,22 +19,27 @@ pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
     let mut above = [_mm256_setzero_si256(); VECTORS];
     let none = _mm256_setzero_ps();
     // SAFETY: the caller (`Tiles::sweep`) checked that all arrays of `columns` contain `width` elements.
-    let group: [_; VECTORS] =
-        std::array::from_fn(|v| unsafe { _mm256_loadu_si256(columns.group.as_ptr().add(8 * v).cast()) });
+    let group: [_; VECTORS] = std::array::from_fn(|v| unsafe {
+        _mm256_loadu_si256(columns.group.as_ptr().add(8 * v).cast())
+    });
     let [low, high]: [[_; VECTORS]; 2] = [columns.low, columns.high].map(|of| {
         // SAFETY: as above.
-        std::array::from_fn(|v| if BOTH { unsafe { _mm256_loadu_ps(of.as_ptr().add(8 * v)) } } else { none })
+        std::array::from_fn(|v| {
+            if BOTH { unsafe { _mm256_loadu_ps(of.as_ptr().add(8 * v)) } } else { none }
+        })
     });
     for r in 0..rows.group.len() {
         let row_low = _mm256_set1_ps(rows.low[r]);
         // SAFETY: the caller checked that the tile contains `width` values per row.
-        let values: [_; VECTORS] =
-            std::array::from_fn(|v| unsafe { _mm256_loadu_ps(tile.as_ptr().add(r * width + 8 * v)) });
+        let values: [_; VECTORS] = std::array::from_fn(|v| unsafe {
+            _mm256_loadu_ps(tile.as_ptr().add(r * width + 8 * v))
+        });
         let row_passing = values.map(|values| _mm256_cmp_ps::<_CMP_GE_OQ>(values, row_low));
         let mut any = row_passing.into_iter().fold(none, |any, passing| _mm256_or_ps(any, passing));
         let mut column_passing = [none; VECTORS];
         if BOTH {
-            column_passing = std::array::from_fn(|v| _mm256_cmp_ps::<_CMP_GE_OQ>(values[v], low[v]));
+            column_passing =
+                std::array::from_fn(|v| _mm256_cmp_ps::<_CMP_GE_OQ>(values[v], low[v]));
             any = column_passing.into_iter().fold(any, |any, passing| _mm256_or_ps(any, passing));
         }
         // In most rows, no value reaches a threshold.
@@ -46,13 +51,18 @@ pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
         let mut row_above = 0;
         for v in 0..VECTORS {
             let together = _mm256_castsi256_ps(_mm256_cmpeq_epi32(group[v], row_group));
-            let row_counted = _mm256_andnot_ps(together, _mm256_cmp_ps::<_CMP_GT_OQ>(values[v], row_high));
+            let row_counted =
+                _mm256_andnot_ps(together, _mm256_cmp_ps::<_CMP_GT_OQ>(values[v], row_high));
             row_above += _mm256_movemask_ps(row_counted).count_ones();
             // Counting must not branch; listing may, because it is rare.
-            let row_listed = _mm256_movemask_ps(_mm256_andnot_ps(_mm256_or_ps(together, row_counted), row_passing[v]));
+            let row_listed = _mm256_movemask_ps(_mm256_andnot_ps(
+                _mm256_or_ps(together, row_counted),
+                row_passing[v],
+            ));
             let mut column_listed = 0;
             if BOTH {
-                let column_counted = _mm256_andnot_ps(together, _mm256_cmp_ps::<_CMP_GT_OQ>(values[v], high[v]));
+                let column_counted =
+                    _mm256_andnot_ps(together, _mm256_cmp_ps::<_CMP_GT_OQ>(values[v], high[v]));
                 // Lanes of a mask are −1 or 0, so subtracting the mask adds 1 where the value is counted.
                 above[v] = _mm256_sub_epi32(above[v], _mm256_castps_si256(column_counted));
                 let counted = _mm256_or_ps(together, column_counted);
@@ -116,10 +126,13 @@ pub(super) fn sweep_brackets<const VECTORS: usize>(
             unsafe { _mm256_loadu_si256(group.as_ptr().cast()) }
         });
         let together = group.map(|group| _mm256_castsi256_ps(_mm256_cmpeq_epi32(group, row_group)));
-        let passing =
-            |v: usize, lowest: __m256| _mm256_andnot_ps(together[v], _mm256_cmp_ps::<_CMP_GE_OQ>(values[v], lowest));
+        let passing = |v: usize, lowest: __m256| {
+            _mm256_andnot_ps(together[v], _mm256_cmp_ps::<_CMP_GE_OQ>(values[v], lowest))
+        };
         let row_passing: [_; VECTORS] = std::array::from_fn(|v| passing(v, row_lowest));
-        let any = row_passing.into_iter().fold(_mm256_setzero_ps(), |any, passing| _mm256_or_ps(any, passing));
+        let any = row_passing
+            .into_iter()
+            .fold(_mm256_setzero_ps(), |any, passing| _mm256_or_ps(any, passing));
         if _mm256_movemask_ps(any) != 0 {
             let row_passing = row_passing.map(|passing| _mm256_movemask_ps(passing));
             let mut within = [0; VECTORS];
@@ -128,8 +141,10 @@ pub(super) fn sweep_brackets<const VECTORS: usize>(
                 let (low, high) = (_mm256_set1_ps(low), _mm256_set1_ps(high));
                 let mut above = 0i32;
                 for v in 0..VECTORS {
-                    let is_above = row_passing[v] & _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(values[v], high));
-                    let is_reached = row_passing[v] & _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(values[v], low));
+                    let is_above = row_passing[v]
+                        & _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(values[v], high));
+                    let is_reached = row_passing[v]
+                        & _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(values[v], low));
                     above |= is_above << (8 * v);
                     within[v] |= is_reached & !is_above;
                 }
@@ -139,7 +154,8 @@ pub(super) fn sweep_brackets<const VECTORS: usize>(
                 if within[v] != 0 {
                     for b in 0..rows.count() {
                         let high = _mm256_set1_ps(rows.ends(row, b).1);
-                        let counted = within[v] & _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(values[v], high));
+                        let counted = within[v]
+                            & _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(values[v], high));
                         result.row_above.of(b)[row] -= counted.count_ones();
                     }
                     list(within[v], v, line, (row, column), &mut result.row_hits);
@@ -164,7 +180,10 @@ pub(super) fn sweep_brackets<const VECTORS: usize>(
                 // SAFETY: the slice contains eight elements. Lanes of a mask are −1 or 0.
                 unsafe {
                     let counts = _mm256_loadu_si256(above);
-                    _mm256_storeu_si256(above, _mm256_sub_epi32(counts, _mm256_castps_si256(is_above)));
+                    _mm256_storeu_si256(
+                        above,
+                        _mm256_sub_epi32(counts, _mm256_castps_si256(is_above)),
+                    );
                 }
             }
             let listed = _mm256_movemask_ps(within);
@@ -172,11 +191,15 @@ pub(super) fn sweep_brackets<const VECTORS: usize>(
                 for b in 0..columns.count() {
                     let high = load(column_part.high(b), v);
                     let counted = _mm256_and_ps(within, _mm256_cmp_ps::<_CMP_GT_OQ>(values, high));
-                    let above = result.column_above.of(b)[column + 8 * v..][..8].as_mut_ptr().cast();
+                    let above =
+                        result.column_above.of(b)[column + 8 * v..][..8].as_mut_ptr().cast();
                     // SAFETY: as above.
                     unsafe {
                         let counts = _mm256_loadu_si256(above);
-                        _mm256_storeu_si256(above, _mm256_add_epi32(counts, _mm256_castps_si256(counted)));
+                        _mm256_storeu_si256(
+                            above,
+                            _mm256_add_epi32(counts, _mm256_castps_si256(counted)),
+                        );
                     }
                 }
                 list(listed, v, line, (row, column), &mut result.column_hits);

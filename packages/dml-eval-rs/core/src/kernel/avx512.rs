@@ -61,7 +61,11 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps and the tile ROWS × COLUMNS values.
     unsafe {
         for _ in 0..steps {
-            let panel = [_mm512_loadu_ps(column), _mm512_loadu_ps(column.add(16)), _mm512_loadu_ps(column.add(32))];
+            let panel = [
+                _mm512_loadu_ps(column),
+                _mm512_loadu_ps(column.add(16)),
+                _mm512_loadu_ps(column.add(32)),
+            ];
             for (r, sums_f32x16) in sums_f32x16.iter_mut().enumerate() {
                 let row_f32x16 = _mm512_set1_ps(*row.add(r));
                 for (sum_f32x16, column_f32x16) in sums_f32x16.iter_mut().zip(panel) {
@@ -85,7 +89,12 @@ macro_rules! int16 {
         /// Calls `take` with all rows, all vectors, and the values.
         #[target_feature(enable = $features)]
         #[inline]
-        fn $values(steps: usize, rows: &[u32], columns: &[u32], mut take: impl FnMut(usize, usize, __m512)) {
+        fn $values(
+            steps: usize,
+            rows: &[u32],
+            columns: &[u32],
+            mut take: impl FnMut(usize, usize, __m512),
+        ) {
             let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
             let mut sums_i32x16 = [[_mm512_setzero_si512(); VECTORS]; ROWS];
             // SAFETY: see `float32`; there are at least AFFINE_STEPS steps.
@@ -107,15 +116,18 @@ macro_rules! int16 {
                     column = column.add(COLUMNS);
                 }
                 let (row, column) = (row.cast::<f32>(), column.cast::<f32>());
-                let (mut scales, mut biases) = ([_mm512_setzero_ps(); VECTORS], [_mm512_setzero_ps(); VECTORS]);
+                let (mut scales, mut biases) =
+                    ([_mm512_setzero_ps(); VECTORS], [_mm512_setzero_ps(); VECTORS]);
                 for v in 0..VECTORS {
                     scales[v] = _mm512_loadu_ps(column.add(16 * v));
                     biases[v] = _mm512_loadu_ps(column.add(COLUMNS + 16 * v));
                 }
                 for (r, sums_i32x16) in sums_i32x16.iter().enumerate() {
-                    let (scale, bias) = (_mm512_set1_ps(*row.add(r)), _mm512_set1_ps(*row.add(ROWS + r)));
+                    let (scale, bias) =
+                        (_mm512_set1_ps(*row.add(r)), _mm512_set1_ps(*row.add(ROWS + r)));
                     for (v, sum_i32x16) in sums_i32x16.iter().enumerate() {
-                        let (scale, bias) = (_mm512_mul_ps(scale, scales[v]), _mm512_add_ps(bias, biases[v]));
+                        let (scale, bias) =
+                            (_mm512_mul_ps(scale, scales[v]), _mm512_add_ps(bias, biases[v]));
                         take(r, v, _mm512_fmadd_ps(_mm512_cvtepi32_ps(*sum_i32x16), scale, bias));
                     }
                 }
@@ -135,7 +147,9 @@ macro_rules! int16 {
         fn $reaches(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64 {
             let column_least = least.1.as_ptr();
             let mut reached = 0;
-            for (p, (rows, row_least)) in rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS)).enumerate() {
+            for (p, (rows, row_least)) in
+                rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS)).enumerate()
+            {
                 let mut any = 0;
                 $values(steps, rows, columns, |r, v, value_f32x16| {
                     // SAFETY: the caller checked that `least.1` contains COLUMNS thresholds.
@@ -149,8 +163,13 @@ macro_rules! int16 {
         }
     };
 }
-int16!("avx512f,avx512vnni", values_fused, int16_fused, reaches_fused, |sum, x, p| _mm512_dpwssd_epi32(sum, x, p));
-int16!("avx512f,avx512bw", values, int16, reaches, |sum, x, p| _mm512_add_epi32(sum, _mm512_madd_epi16(x, p)));
+int16!("avx512f,avx512vnni", values_fused, int16_fused, reaches_fused, |sum, x, p| {
+    _mm512_dpwssd_epi32(sum, x, p)
+});
+int16!("avx512f,avx512bw", values, int16, reaches, |sum, x, p| _mm512_add_epi32(
+    sum,
+    _mm512_madd_epi16(x, p)
+));
 
 exact_routines!("avx512f,avx512vl,avx512dq,avx512bw,popcnt");
 
@@ -201,7 +220,9 @@ macro_rules! single_precision {
 }
 
 // Products of float32 numbers are exact in float64, so fused operations do not change bits.
-single_precision!(dots32, |sum_f64x8, q_f64x8, g_f64x8| _mm512_fmadd_pd(q_f64x8, g_f64x8, sum_f64x8));
+single_precision!(dots32, |sum_f64x8, q_f64x8, g_f64x8| _mm512_fmadd_pd(
+    q_f64x8, g_f64x8, sum_f64x8
+));
 single_precision!(distances32, |sum_f64x8, q_f64x8, g_f64x8| {
     let difference = _mm512_sub_pd(q_f64x8, g_f64x8);
     _mm512_add_pd(sum_f64x8, _mm512_mul_pd(difference, difference))
@@ -220,7 +241,10 @@ macro_rules! exact {
 }
 exact!(dots_fused, 8, |sum_f64x8, q_f64x8, g_f64x8| _mm512_fmadd_pd(q_f64x8, g_f64x8, sum_f64x8));
 exact!(fused, 1, |sum_f64x8, q_f64x8, g_f64x8| _mm512_fmadd_pd(q_f64x8, g_f64x8, sum_f64x8));
-exact!(dots, 8, |sum_f64x8, q_f64x8, g_f64x8| _mm512_add_pd(sum_f64x8, _mm512_mul_pd(q_f64x8, g_f64x8)));
+exact!(dots, 8, |sum_f64x8, q_f64x8, g_f64x8| _mm512_add_pd(
+    sum_f64x8,
+    _mm512_mul_pd(q_f64x8, g_f64x8)
+));
 exact!(distances, 8, |sum_f64x8, q_f64x8, g_f64x8| {
     let difference = _mm512_sub_pd(q_f64x8, g_f64x8);
     _mm512_add_pd(sum_f64x8, _mm512_mul_pd(difference, difference))

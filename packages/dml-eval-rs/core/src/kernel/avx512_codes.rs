@@ -53,7 +53,8 @@ fn hamming_by_count(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32
             for (r, sums_i32x16) in sums_i32x16.iter_mut().enumerate() {
                 let x = _mm512_set1_epi32(*row.add(r));
                 for (sum_i32x16, p) in sums_i32x16.iter_mut().zip(panel) {
-                    *sum_i32x16 = _mm512_add_epi32(*sum_i32x16, _mm512_popcnt_epi32(_mm512_xor_si512(x, p)));
+                    *sum_i32x16 =
+                        _mm512_add_epi32(*sum_i32x16, _mm512_popcnt_epi32(_mm512_xor_si512(x, p)));
                 }
             }
             row = row.add(ROWS);
@@ -62,7 +63,10 @@ fn hamming_by_count(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32
         for (r, sums_i32x16) in sums_i32x16.iter().enumerate() {
             for (v, sum_i32x16) in sums_i32x16.iter().enumerate() {
                 let negative_i32x16 = _mm512_sub_epi32(_mm512_setzero_si512(), *sum_i32x16);
-                _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), _mm512_cvtepi32_ps(negative_i32x16));
+                _mm512_storeu_ps(
+                    tile.as_mut_ptr().add(r * COLUMNS + 16 * v),
+                    _mm512_cvtepi32_ps(negative_i32x16),
+                );
             }
         }
     }
@@ -89,18 +93,29 @@ fn hamming_by_tables(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f3
             for i in 0..2 {
                 let column_u8x64: [_; VECTORS] = std::array::from_fn(|v| {
                     // SAFETY: the caller (`CheckedProduct::tile`) checked that panels have `steps` steps of ROWS and COLUMNS words.
-                    let pair = unsafe { _mm512_loadu_si512(columns.as_ptr().add(step * COLUMNS + 16 * v).cast()) };
-                    _mm512_and_si512(if i == 0 { pair } else { _mm512_srli_epi16::<4>(pair) }, half_bytes_u8x64)
+                    let pair = unsafe {
+                        _mm512_loadu_si512(columns.as_ptr().add(step * COLUMNS + 16 * v).cast())
+                    };
+                    _mm512_and_si512(
+                        if i == 0 { pair } else { _mm512_srli_epi16::<4>(pair) },
+                        half_bytes_u8x64,
+                    )
                 });
                 for (r, bytes_u8x64) in bytes_u8x64.iter_mut().enumerate() {
                     // SAFETY: as above, and the tables are aligned.
                     let table_u8x64 = unsafe {
                         let first_byte = rows.as_ptr().add(step * ROWS + r).cast::<u8>().add(2 * i);
                         let table = |byte: u8| _mm256_load_si256(TABLES.of(byte).as_ptr().cast());
-                        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(table(*first_byte)), table(*first_byte.add(1)))
+                        _mm512_inserti64x4::<1>(
+                            _mm512_castsi256_si512(table(*first_byte)),
+                            table(*first_byte.add(1)),
+                        )
                     };
                     for (byte_u8x64, column_u8x64) in bytes_u8x64.iter_mut().zip(column_u8x64) {
-                        *byte_u8x64 = _mm512_add_epi8(*byte_u8x64, _mm512_shuffle_epi8(table_u8x64, column_u8x64));
+                        *byte_u8x64 = _mm512_add_epi8(
+                            *byte_u8x64,
+                            _mm512_shuffle_epi8(table_u8x64, column_u8x64),
+                        );
                     }
                 }
             }
@@ -119,7 +134,10 @@ fn hamming_by_tables(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f3
             // SAFETY: `line` contains 16 numbers.
             unsafe {
                 let before_f32x16 = _mm512_loadu_ps(line.as_ptr());
-                _mm512_storeu_ps(line.as_mut_ptr(), _mm512_sub_ps(before_f32x16, _mm512_cvtepi32_ps(counts_i32x16)));
+                _mm512_storeu_ps(
+                    line.as_mut_ptr(),
+                    _mm512_sub_ps(before_f32x16, _mm512_cvtepi32_ps(counts_i32x16)),
+                );
             }
         }
     }

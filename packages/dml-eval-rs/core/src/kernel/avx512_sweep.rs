@@ -13,8 +13,13 @@ pub(super) const COLUMNS: usize = 48;
 pub(super) const VECTORS: usize = COLUMNS / 16;
 
 /// The tiles for numbers and codes.
-pub(super) const TILES: Tiles =
-    Tiles { rows: ROWS, columns: COLUMNS, sweep: sweep::<true>, sweep_rows: sweep::<false>, sweep_brackets };
+pub(super) const TILES: Tiles = Tiles {
+    rows: ROWS,
+    columns: COLUMNS,
+    sweep: sweep::<true>,
+    sweep_rows: sweep::<false>,
+    sweep_brackets,
+};
 
 /// Counts and lists values, for both sides or only for the rows.
 #[target_feature(enable = "avx512f,popcnt")]
@@ -61,7 +66,11 @@ pub(super) fn sweep<const BOTH: bool>(
             let values = values[v];
             let apart = _mm512_cmpneq_epi32_mask(group[v], row_group);
             let row_counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, row_high);
-            let column_counted = if BOTH { _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, high[v]) } else { 0 };
+            let column_counted = if BOTH {
+                _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, high[v])
+            } else {
+                0
+            };
             row_above += row_counted.count_ones();
             above[v] = _mm512_mask_add_epi32(above[v], column_counted, above[v], ones);
             // Counting must not branch; listing may, because it is rare.
@@ -121,7 +130,8 @@ pub(super) fn sweep_brackets(
         for v in 0..VECTORS {
             values[v] = load(line, v);
             // SAFETY: `part` returns COLUMNS groups.
-            let group = unsafe { _mm512_loadu_si512(of_columns.group[16 * v..][..16].as_ptr().cast()) };
+            let group =
+                unsafe { _mm512_loadu_si512(of_columns.group[16 * v..][..16].as_ptr().cast()) };
             let apart = _mm512_cmpneq_epi32_mask(group, row_group);
             row_passing[v] = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(apart, values[v], row_lowest);
             if sides == Sides::Both {
@@ -136,8 +146,10 @@ pub(super) fn sweep_brackets(
                 let (low, high) = (_mm512_set1_ps(low), _mm512_set1_ps(high));
                 let mut above = 0u64;
                 for v in 0..VECTORS {
-                    let is_above = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(row_passing[v], values[v], high);
-                    let is_reached = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(row_passing[v], values[v], low);
+                    let is_above =
+                        _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(row_passing[v], values[v], high);
+                    let is_reached =
+                        _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(row_passing[v], values[v], low);
                     above |= u64::from(is_above) << (16 * v);
                     within[v] |= is_reached & !is_above;
                 }
@@ -147,10 +159,16 @@ pub(super) fn sweep_brackets(
                 if within[v] != 0 {
                     for b in 0..rows.count() {
                         let high = _mm512_set1_ps(rows.ends(row, b).1);
-                        let counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(within[v], values[v], high);
+                        let counted =
+                            _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(within[v], values[v], high);
                         result.row_above.of(b)[row] -= counted.count_ones();
                     }
-                    list(u64::from(within[v]) << (16 * v), line, (row, column), &mut result.row_hits);
+                    list(
+                        u64::from(within[v]) << (16 * v),
+                        line,
+                        (row, column),
+                        &mut result.row_hits,
+                    );
                 }
             }
         }
@@ -164,23 +182,31 @@ pub(super) fn sweep_brackets(
             for b in 0..columns.count() {
                 let (low, high) = (load(of_columns.low(b), v), load(of_columns.high(b), v));
                 let is_above = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(passing, values[v], high);
-                within |= _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(passing, values[v], low) & !is_above;
+                within |=
+                    _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(passing, values[v], low) & !is_above;
                 let above = result.column_above.of(b)[column + 16 * v..][..16].as_mut_ptr().cast();
                 // SAFETY: the slice contains 16 elements.
                 unsafe {
                     let counts = _mm512_loadu_si512(above);
-                    _mm512_storeu_si512(above.cast(), _mm512_mask_add_epi32(counts, is_above, counts, ones));
+                    _mm512_storeu_si512(
+                        above.cast(),
+                        _mm512_mask_add_epi32(counts, is_above, counts, ones),
+                    );
                 }
             }
             if within != 0 {
                 for b in 0..columns.count() {
                     let high = load(of_columns.high(b), v);
                     let counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(within, values[v], high);
-                    let above = result.column_above.of(b)[column + 16 * v..][..16].as_mut_ptr().cast();
+                    let above =
+                        result.column_above.of(b)[column + 16 * v..][..16].as_mut_ptr().cast();
                     // SAFETY: the slice contains 16 elements.
                     unsafe {
                         let counts = _mm512_loadu_si512(above);
-                        _mm512_storeu_si512(above.cast(), _mm512_mask_sub_epi32(counts, counted, counts, ones));
+                        _mm512_storeu_si512(
+                            above.cast(),
+                            _mm512_mask_sub_epi32(counts, counted, counts, ones),
+                        );
                     }
                 }
                 list(u64::from(within) << (16 * v), line, (row, column), &mut result.column_hits);

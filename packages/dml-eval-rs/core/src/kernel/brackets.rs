@@ -41,7 +41,9 @@ impl ItemBrackets {
     pub fn reset(&mut self, items: usize) -> Result<()> {
         self.items = items;
         self.count = 1;
-        for (ends, len) in [(&mut self.low, items), (&mut self.high, items), (&mut self.lowest, items + MAX_ROWS)] {
+        for (ends, len) in
+            [(&mut self.low, items), (&mut self.high, items), (&mut self.lowest, items + MAX_ROWS)]
+        {
             ends.clear();
             ends.try_resize(len, IMPASSABLE)?;
         }
@@ -102,11 +104,20 @@ impl ItemBrackets {
     /// Returns the brackets of `items` items from `first` on.
     pub(super) fn part(&self, first: usize, items: usize) -> PartBrackets<'_> {
         let range = first..first + items;
-        PartBrackets { all: self, group: &self.group[range.clone()], lowest: &self.lowest[range.clone()], range }
+        PartBrackets {
+            all: self,
+            group: &self.group[range.clone()],
+            lowest: &self.lowest[range.clone()],
+            range,
+        }
     }
 
     pub(super) fn first(&self, items: Range<usize>) -> Thresholds<'_> {
-        Thresholds { low: &self.low[items.clone()], high: &self.high[items.clone()], group: &self.group[items] }
+        Thresholds {
+            low: &self.low[items.clone()],
+            high: &self.high[items.clone()],
+            group: &self.group[items],
+        }
     }
 }
 

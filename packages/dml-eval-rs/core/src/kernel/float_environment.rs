@@ -11,7 +11,9 @@ pub fn set_default_float_environment() {
         // All exceptions masked, rounding to nearest, and neither flush-to-zero nor denormals-are-zero.
         static MXCSR: u32 = 0x1f80;
         // SAFETY: this reads four bytes, and sets the register to the state that the compiler assumes.
-        unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const MXCSR, options(nostack, readonly)) };
+        unsafe {
+            std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const MXCSR, options(nostack, readonly))
+        };
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: this sets the register to the state that the compiler assumes: traps disabled, round to nearest, flushing disabled.

@@ -12,7 +12,8 @@ fn quotients() -> [u64; 3] {
 }
 
 #[cfg(target_arch = "x86_64")]
-const CHANGED: [u32; 5] = [0x1f80 | 0x2000, 0x1f80 | 0x4000, 0x1f80 | 0x6000, 0x1f80 | 0x8000, 0x1f80 | 0x8040];
+const CHANGED: [u32; 5] =
+    [0x1f80 | 0x2000, 0x1f80 | 0x4000, 0x1f80 | 0x6000, 0x1f80 | 0x8000, 0x1f80 | 0x8040];
 #[cfg(target_arch = "aarch64")]
 const CHANGED: [u32; 4] = [1 << 22, 2 << 22, 3 << 22, 1 << 24];
 

@@ -24,13 +24,22 @@ impl<T: Copy> Guarded<T> {
         // SAFETY: this is a new private mapping, and the inner part is made accessible. `data` is in this part, and is aligned
         // because pages are, and because the array's length is a multiple of the element size.
         unsafe {
-            let region =
-                libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0);
+            let region = libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANON,
+                -1,
+                0,
+            );
             assert_ne!(region, libc::MAP_FAILED);
             let start = region.cast::<u8>().add(PAGE);
             // An emulator may fail to protect an empty range.
             if inner > 0 {
-                assert_eq!(libc::mprotect(start.cast(), inner, libc::PROT_READ | libc::PROT_WRITE), 0);
+                assert_eq!(
+                    libc::mprotect(start.cast(), inner, libc::PROT_READ | libc::PROT_WRITE),
+                    0
+                );
             }
             let data = start.add(if at_end { inner - size_of_val(values) } else { 0 }).cast::<T>();
             data.copy_from_nonoverlapping(values.as_ptr(), values.len());
@@ -66,7 +75,11 @@ fn words(n: usize, seed: u64) -> Vec<u32> {
     numbers(n, seed).into_iter().map(|v| v.to_bits() & 0xffff_0000).collect()
 }
 
-fn assert_bit_products(kernel: &Kernel, steps: usize, mut words: impl FnMut(usize, Side) -> Vec<u32>) {
+fn assert_bit_products(
+    kernel: &Kernel,
+    steps: usize,
+    mut words: impl FnMut(usize, Side) -> Vec<u32>,
+) {
     let Tiles { rows: height, columns: width, .. } = *kernel.tiles(Word::Bits);
     let (rows, columns) = (words(steps * height, Side::Query), words(steps * width, Side::Gallery));
     let mut arranged = columns.clone();
@@ -74,7 +87,9 @@ fn assert_bit_products(kernel: &Kernel, steps: usize, mut words: impl FnMut(usiz
     let mut tile = vec![f32::NAN; height * width];
     kernel.product(Word::Bits).tile(steps, &rows, &arranged, &mut tile);
     for (at, value) in tile.into_iter().enumerate() {
-        let bits = |step: usize| (rows[step * height + at / width] ^ columns[step * width + at % width]).count_ones();
+        let bits = |step: usize| {
+            (rows[step * height + at / width] ^ columns[step * width + at % width]).count_ones()
+        };
         assert_eq!(value, -((0..steps).map(bits).sum::<u32>() as f32), "{}", kernel.name);
     }
 }
@@ -82,7 +97,9 @@ fn assert_bit_products(kernel: &Kernel, steps: usize, mut words: impl FnMut(usiz
 #[test]
 fn bit_products_of_the_widest_codes_count_all_bits() {
     for kernel in kernels() {
-        assert_bit_products(kernel, 65_536 / 32, |n, side| vec![if side == Side::Query { 0 } else { u32::MAX }; n]);
+        assert_bit_products(kernel, 65_536 / 32, |n, side| {
+            vec![if side == Side::Query { 0 } else { u32::MAX }; n]
+        });
     }
 }
 

@@ -53,7 +53,8 @@ pub(crate) use sweep::{Above, Hit, Sides, SweepResult};
 pub(crate) use tiles::{MAX_TILE, Tiles};
 
 #[cfg(target_arch = "x86_64")]
-static KERNELS: [&Kernel; 5] = [&avx512::WITH_VNNI, &avx512::PLAIN, &avx2::WITH_VNNI, &avx2::KERNEL, &portable::KERNEL];
+static KERNELS: [&Kernel; 5] =
+    [&avx512::WITH_VNNI, &avx512::PLAIN, &avx2::WITH_VNNI, &avx2::KERNEL, &portable::KERNEL];
 #[cfg(target_arch = "aarch64")]
 static KERNELS: [&Kernel; 3] = [&neon::WITH_BFLOAT16, &neon::PLAIN, &portable::KERNEL];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -19,13 +19,17 @@ const VECTORS: usize = COLUMNS / 4;
 const EXACT_ROWS: usize = 6;
 const EXACT_COLUMNS: usize = 8;
 
-const TILES: Tiles = Tiles { rows: ROWS, columns: COLUMNS, sweep, sweep_rows: sweep, sweep_brackets };
+const TILES: Tiles =
+    Tiles { rows: ROWS, columns: COLUMNS, sweep, sweep_rows: sweep, sweep_brackets };
 const CODES: CodeProduct = CodeProduct { tiles: TILES, hamming, arrange: None };
 
 pub(super) static WITH_BFLOAT16: Kernel = Kernel {
     name: "neon-bf16",
     bfloat16: Some(bfloat16),
-    available: || std::arch::is_aarch64_feature_detected!("neon") && std::arch::is_aarch64_feature_detected!("bf16"),
+    available: || {
+        std::arch::is_aarch64_feature_detected!("neon")
+            && std::arch::is_aarch64_feature_detected!("bf16")
+    },
     ..PLAIN
 };
 
@@ -93,7 +97,11 @@ product!(bfloat16, "neon,bf16", vld1q_u32, add_pairs);
 /// (see docs/internals/evaluator-exactness.md).
 #[target_feature(enable = "neon,bf16")]
 #[inline]
-fn add_pairs<const LANE: i32>(mut sums: float32x4_t, columns: uint32x4_t, rows: uint32x4_t) -> float32x4_t {
+fn add_pairs<const LANE: i32>(
+    mut sums: float32x4_t,
+    columns: uint32x4_t,
+    rows: uint32x4_t,
+) -> float32x4_t {
     // SAFETY: the instruction changes only the first register. Rust does not provide a stable intrinsic.
     unsafe {
         asm!(
@@ -145,7 +153,13 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
 }
 
 #[target_feature(enable = "neon")]
-fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u32, u32), result: &mut SweepResult) {
+fn sweep(
+    tile: &[f32],
+    rows: Thresholds<'_>,
+    columns: Thresholds<'_>,
+    origin: (u32, u32),
+    result: &mut SweepResult,
+) {
     let mut group = [vdupq_n_u32(0); VECTORS];
     let mut low = [vdupq_n_f32(0.0); VECTORS];
     let mut high = [vdupq_n_f32(0.0); VECTORS];
@@ -242,7 +256,8 @@ fn zeros() -> float64x2_t {
 #[inline]
 unsafe fn widen(at: *const f32) -> [float64x2_t; 4] {
     // SAFETY: the caller ensures that eight numbers can be read.
-    let [a, b, c, d] = unsafe { [vld1_f32(at), vld1_f32(at.add(2)), vld1_f32(at.add(4)), vld1_f32(at.add(6))] };
+    let [a, b, c, d] =
+        unsafe { [vld1_f32(at), vld1_f32(at.add(2)), vld1_f32(at.add(4)), vld1_f32(at.add(6))] };
     [vcvt_f64_f32(a), vcvt_f64_f32(b), vcvt_f64_f32(c), vcvt_f64_f32(d)]
 }
 

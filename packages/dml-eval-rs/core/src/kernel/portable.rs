@@ -66,7 +66,12 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
 
 /// Fills a tile with sums of `LANES` lanes. Eight lanes give the order that `exact` defines.
 #[inline(always)]
-fn exact<const LANES: usize>(rows: &[f64], columns: &[f64], tile: &mut [f64], term: impl Fn(f64, f64, f64) -> f64) {
+fn exact<const LANES: usize>(
+    rows: &[f64],
+    columns: &[f64],
+    tile: &mut [f64],
+    term: impl Fn(f64, f64, f64) -> f64,
+) {
     let (rows, _) = rows.as_chunks::<EXACT_ROWS>();
     let (columns, _) = columns.as_chunks::<EXACT_COLUMNS>();
     let each = rows.len() / LANES;
@@ -140,8 +145,10 @@ fn sweep<const C: usize, const BOTH: bool>(
         let (low, high, group) = (rows.low[r], rows.high[r], rows.group[r]);
         let row = origin.0 + r as u32;
         for start in (0..C).step_by(WIDTH) {
-            let values: &[f32; WIDTH] = tile[r * C + start..][..WIDTH].try_into().expect("a chunk of WIDTH");
-            let column_low: &[f32; WIDTH] = columns.low[start..][..WIDTH].try_into().expect("a chunk of WIDTH");
+            let values: &[f32; WIDTH] =
+                tile[r * C + start..][..WIDTH].try_into().expect("a chunk of WIDTH");
+            let column_low: &[f32; WIDTH] =
+                columns.low[start..][..WIDTH].try_into().expect("a chunk of WIDTH");
             let mut any = false;
             for k in 0..WIDTH {
                 any |= (values[k] >= low) | (BOTH && values[k] >= column_low[k]);

@@ -11,18 +11,28 @@ const FLOATS: [Word; 2] = [Word::Float32, Word::BFloat16Pair];
 /// Returns the kernels and words with rounded products.
 fn rounding_kernels() -> impl Iterator<Item = (&'static Kernel, Word)> {
     let kernels = KERNELS.iter().copied().filter(|k| (k.available)());
-    kernels.flat_map(|k| FLOATS.map(|word| (k, word))).filter(|(k, word)| *word == Word::Float32 || k.has_bfloat16())
+    kernels
+        .flat_map(|k| FLOATS.map(|word| (k, word)))
+        .filter(|(k, word)| *word == Word::Float32 || k.has_bfloat16())
 }
 
 fn numbers(word: Word, bits: u32) -> Vec<f64> {
     match word {
-        Word::BFloat16Pair => [bits << 16, bits & 0xffff_0000].map(|b| f64::from(f32::from_bits(b))).to_vec(),
+        Word::BFloat16Pair => {
+            [bits << 16, bits & 0xffff_0000].map(|b| f64::from(f32::from_bits(b))).to_vec()
+        }
         _ => vec![f64::from(f32::from_bits(bits))],
     }
 }
 
 /// Returns the largest error in a tile of products, as a fraction of the bound, for factors of at most 1.
-fn largest_fraction(kernel: &Kernel, word: Word, steps: usize, rows: &[u32], columns: &[u32]) -> f64 {
+fn largest_fraction(
+    kernel: &Kernel,
+    word: Word,
+    steps: usize,
+    rows: &[u32],
+    columns: &[u32],
+) -> f64 {
     let (height, width) = (kernel.number_tiles.rows, kernel.number_tiles.columns);
     let mut tile = vec![f32::NAN; height * width];
     kernel.product(word).tile(steps, rows, columns, &mut tile);
@@ -30,7 +40,8 @@ fn largest_fraction(kernel: &Kernel, word: Word, steps: usize, rows: &[u32], col
     for (at, computed) in tile.into_iter().enumerate() {
         let (mut dim, mut sum, mut magnitudes) = (0.0, 0.0, 0.0);
         for step in 0..steps {
-            let (row, column) = (rows[step * height + at / width], columns[step * width + at % width]);
+            let (row, column) =
+                (rows[step * height + at / width], columns[step * width + at % width]);
             for (x, y) in numbers(word, row).into_iter().zip(numbers(word, column)) {
                 dim += 1.0;
                 sum += x * y;
@@ -89,11 +100,14 @@ fn terms_that_a_sum_of_bfloat16_loses_reach_half_of_the_bound() {
 
 /// Returns integers with squares that add up to less than 2³¹, or to almost 2³¹ if `is_long`.
 fn integers(random: &mut Random, count: usize, is_long: bool) -> Vec<i16> {
-    let mut numbers: Vec<f64> = (0..count).map(|_| (random.uniform() - 0.5) * random.uniform().powi(3)).collect();
+    let mut numbers: Vec<f64> =
+        (0..count).map(|_| (random.uniform() - 0.5) * random.uniform().powi(3)).collect();
     let length = numbers.iter().map(|v| v * v).sum::<f64>().sqrt().max(1e-9);
     let largest = numbers.iter().fold(1e-9f64, |most, v| most.max(v.abs()));
     let most = (46_340.0 / length).min(32_767.0 / largest);
-    numbers.iter_mut().for_each(|v| *v = (*v * if is_long { most } else { most * random.uniform() }).trunc());
+    numbers
+        .iter_mut()
+        .for_each(|v| *v = (*v * if is_long { most } else { most * random.uniform() }).trunc());
     numbers.into_iter().map(|v| v as i16).collect()
 }
 

@@ -8,7 +8,8 @@ use super::tiles::Tiles;
 /// Fills a tile, (rows, columns), with the products of a row panel and a column panel.
 pub(crate) type Product = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]);
 /// Tells which row panels have a product with the column panel that reaches the threshold `least` of the row or column.
-pub(crate) type Reaches = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64;
+pub(crate) type Reaches =
+    unsafe fn(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64;
 pub(super) type Pairs32<'a> = [&'a [f32]; PAIRS];
 pub(super) type Exact32 = unsafe fn(Pairs32<'_>, Pairs32<'_>) -> [f64; PAIRS];
 pub(super) type Exact64 = unsafe fn(&[f64], &[f64]) -> f64;
@@ -136,11 +137,21 @@ impl Kernel {
 
     /// Tells which of at most 64 row panels have a product with the column panel that reaches the threshold `least` of the row or
     /// column, by a bit per panel. Panels must consist of int16 words.
-    pub(crate) fn reaches(&self, steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64 {
+    pub(crate) fn reaches(
+        &self,
+        steps: usize,
+        rows: &[u32],
+        columns: &[u32],
+        least: (&[f32], &[f32]),
+    ) -> u64 {
         let Tiles { rows: height, columns: width, .. } = self.number_tiles;
         let panels = least.0.len() / height;
         assert!(panels <= 64 && least.0.len() == panels * height && least.1.len() == width);
-        assert!(steps >= AFFINE_STEPS && rows.len() == steps * least.0.len() && columns.len() == steps * width);
+        assert!(
+            steps >= AFFINE_STEPS
+                && rows.len() == steps * least.0.len()
+                && columns.len() == steps * width
+        );
         let reaches = self.int16.as_ref().expect("the caller checks has_int16").reaches;
         // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths were checked above.
         unsafe { reaches(steps, rows, columns, least) }
@@ -175,7 +186,11 @@ impl Kernel {
     pub(crate) fn exact_tile(&self, sum: Sum, rows: &[f64], columns: &[f64], tile: &mut [f64]) {
         let ExactProducts { rows: height, columns: width, .. } = self.exact;
         let steps = rows.len() / height;
-        assert!(steps.is_multiple_of(8) && rows.len() == steps * height && columns.len() == steps * width);
+        assert!(
+            steps.is_multiple_of(8)
+                && rows.len() == steps * height
+                && columns.len() == steps * width
+        );
         assert!(tile.len() == 8 * height * width);
         let product = match sum {
             Sum::Dot32 => self.exact.dots32,
@@ -190,7 +205,11 @@ impl Kernel {
     pub(crate) fn fused_tile(&self, rows: &[f64], columns: &[f64], tile: &mut [f64]) {
         let ExactProducts { rows: height, columns: width, .. } = self.exact;
         let steps = rows.len() / height;
-        assert!(rows.len() == steps * height && columns.len() == steps * width && tile.len() == height * width);
+        assert!(
+            rows.len() == steps * height
+                && columns.len() == steps * width
+                && tile.len() == height * width
+        );
         // SAFETY: see `dots32`.
         unsafe { (self.exact.fused)(rows, columns, tile) }
     }
@@ -224,7 +243,11 @@ impl CheckedProduct {
 
     #[inline]
     pub fn tile(&self, steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-        assert!(steps >= self.least_steps && rows.len() >= steps * self.rows && columns.len() >= steps * self.columns);
+        assert!(
+            steps >= self.least_steps
+                && rows.len() >= steps * self.rows
+                && columns.len() >= steps * self.columns
+        );
         assert!(tile.len() >= self.rows * self.columns);
         // SAFETY: `select` returned this kernel, so the CPU supports the instructions; lengths were checked above.
         unsafe { (self.product)(steps, rows, columns, tile) }

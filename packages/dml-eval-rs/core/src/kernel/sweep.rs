@@ -77,7 +77,10 @@ impl SweepResult {
 
 /// Adds a hit in a tile. There must be room for it.
 #[inline(always)]
-#[expect(clippy::disallowed_methods, reason = "room for all values of a tile is reserved before its sweep")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "room for all values of a tile is reserved before its sweep"
+)]
 pub(super) fn add(hits: &mut Vec<Hit>, hit: Hit) {
     debug_assert!(hits.len() < hits.capacity());
     hits.push(hit);
@@ -142,7 +145,8 @@ pub(super) fn several<const C: usize>(
                 for c in 0..C {
                     let is_above = column_passing[c] & u32::from(values[c] > high[c]);
                     above[c] += is_above;
-                    within[c] |= column_passing[c] & u32::from(values[c] >= low[c]) & (is_above ^ 1);
+                    within[c] |=
+                        column_passing[c] & u32::from(values[c] >= low[c]) & (is_above ^ 1);
                 }
             }
             let uncount = |c: usize, above: &mut Above| {
@@ -164,7 +168,10 @@ fn list<const C: usize>(lanes: &[u32; C], mut of: impl FnMut(usize)) {
     const PART: usize = 4;
     for (p, part) in lanes.chunks_exact(PART).enumerate() {
         if part.iter().fold(0, |any, lane| any | lane) != 0 {
-            part.iter().enumerate().filter(|(_, lane)| **lane != 0).for_each(|(c, _)| of(PART * p + c));
+            part.iter()
+                .enumerate()
+                .filter(|(_, lane)| **lane != 0)
+                .for_each(|(c, _)| of(PART * p + c));
         }
     }
 }
@@ -180,7 +187,8 @@ mod tests {
     type Item = (u32, Vec<(f32, f32)>);
 
     fn items(most: usize) -> impl Strategy<Value = Vec<Item>> {
-        let bracket = (-4i8..5, 0i8..3).prop_map(|(low, width)| (f32::from(low), f32::from(low + width)));
+        let bracket =
+            (-4i8..5, 0i8..3).prop_map(|(low, width)| (f32::from(low), f32::from(low + width)));
         proptest::collection::vec((0u32..3, proptest::collection::vec(bracket, 0..most)), 48)
     }
 
@@ -202,9 +210,13 @@ mod tests {
     /// Counts and lists the values of an item by definition. Returns the count per bracket, then the listed positions.
     fn reference((group, of_item): &Item, values: &[(u32, f32)]) -> (Vec<u32>, Vec<usize>) {
         let apart = || values.iter().enumerate().filter(|(_, (other, _))| other != group);
-        let is_within = |value: f32| of_item.iter().any(|(low, high)| value >= *low && value <= *high);
-        let listed = apart().filter(|(_, (_, value))| is_within(*value)).map(|(at, _)| at).collect();
-        let above = |high: f32| apart().filter(|(_, (_, value))| *value > high && !is_within(*value)).count() as u32;
+        let is_within =
+            |value: f32| of_item.iter().any(|(low, high)| value >= *low && value <= *high);
+        let listed =
+            apart().filter(|(_, (_, value))| is_within(*value)).map(|(at, _)| at).collect();
+        let above = |high: f32| {
+            apart().filter(|(_, (_, value))| *value > high && !is_within(*value)).count() as u32
+        };
         (of_item.iter().map(|(_, high)| above(*high)).collect(), listed)
     }
 

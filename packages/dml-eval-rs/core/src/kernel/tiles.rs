@@ -56,7 +56,9 @@ impl Tiles {
             self.sweep_first(sides, tile, rows.first(tile_rows), column_thresholds, origin, result);
         } else {
             // SAFETY: `select` only returns kernels with instructions that the CPU supports; the function checks the indices.
-            unsafe { (self.sweep_brackets)(sides, tile, (rows, columns), (tile_rows, column), result) }
+            unsafe {
+                (self.sweep_brackets)(sides, tile, (rows, columns), (tile_rows, column), result)
+            }
         }
     }
 
@@ -72,7 +74,11 @@ impl Tiles {
         let height = rows.group.len();
         assert!(height <= self.rows && rows.low.len() == height && rows.high.len() == height);
         let width = self.columns;
-        assert!(columns.group.len() == width && columns.low.len() == width && columns.high.len() == width);
+        assert!(
+            columns.group.len() == width
+                && columns.low.len() == width
+                && columns.high.len() == width
+        );
         assert!(tile.len() >= self.rows * width);
         assert!(
             result.row_above.items >= origin.0 as usize + height

@@ -38,7 +38,8 @@ pub fn count_negatives<S: Comparable>(
 ) -> Result<()> {
     let (queries, items) = (0..relation.queries(), 0..space.rows(Side::Gallery));
     let pairs = queries.len() as u64 * items.len() as u64;
-    let (counter, packing) = begin(space, counts, relation, pairs, &[(queries.clone(), items)], control)?;
+    let (counter, packing) =
+        begin(space, counts, relation, pairs, &[(queries.clone(), items)], control)?;
     traverse_rectangle(space, &packing, &counter, queries, control)
 }
 
@@ -55,13 +56,21 @@ pub fn count_symmetric_negatives<S: Comparable>(
 ) -> Result<()> {
     let items = relation.queries();
     if !relation.is_symmetric() {
-        return argument("the relation isn't symmetric; expected labels of a single array, without lists of items");
+        return argument(
+            "the relation isn't symmetric; expected labels of a single array, without lists of items",
+        );
     }
     if let Some(split) = split.filter(|split| *split > items) {
-        return argument(format!("split is {split}; expected at most {items}, the number of items"));
+        return argument(format!(
+            "split is {split}; expected at most {items}, the number of items"
+        ));
     }
     let (rows, columns) = split.map_or((0..items, 0..items), |split| (0..split, split..items));
-    let pairs = if split.is_some() { rows.len() * columns.len() } else { items * items.saturating_sub(1) / 2 } as u64;
+    let pairs = if split.is_some() {
+        rows.len() * columns.len()
+    } else {
+        items * items.saturating_sub(1) / 2
+    } as u64;
     let sides = [(rows.clone(), columns.clone()), (columns.clone(), rows.clone())];
     let sides = &sides[..if split.is_some() { 2 } else { 1 }];
     let (counter, packing) = begin(space, counts, relation, pairs, sides, control)?;
@@ -80,12 +89,17 @@ fn begin<'a, S: Comparable>(
     relation.check(space)?;
     let queries = relation.queries();
     if counts.queries() != queries {
-        return argument(format!("counts has {} queries; expected {queries}, as the relation has", counts.queries()));
+        return argument(format!(
+            "counts has {} queries; expected {queries}, as the relation has",
+            counts.queries()
+        ));
     }
     control.add_to_total(pairs);
     let tabled = Choice { space, relation, control }.for_count(counts)?;
     for (queries, items) in sides {
-        let many = collect_counted((queries.start as u32..queries.end as u32).filter(|q| tabled[*q as usize]))?;
+        let many = collect_counted(
+            (queries.start as u32..queries.end as u32).filter(|q| tabled[*q as usize]),
+        )?;
         count_from_tables(space, (counts, relation), &many, items.clone(), control)?;
     }
     let first = (slice::from_ref(counts), slice::from_ref(relation));
@@ -109,13 +123,21 @@ mod tests {
     #[test]
     fn overlapping_blocks_and_relations_by_lists_are_rejected() {
         let x = Array2::from_shape_fn((4, 2), |(i, j)| (i + j) as f32 + 1.0);
-        let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
-        let space = Dense::new(rows, None, Similarity::Dot, Precision::Float32, kernel, &control).unwrap();
+        let (kernel, control, rows) =
+            (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
+        let space =
+            Dense::new(rows, None, Similarity::Dot, Precision::Float32, kernel, &control).unwrap();
         let relation = || Relation::of_labels(&[0, 0, 1, 1], None).unwrap();
         assert!(relation().with_blocks(2, [5, 6]).is_err());
         assert!(relation().with_blocks(5, [0, 9]).is_err());
         let count = |queries: usize, relation: &Relation<'_>, split| {
-            let counts = PartialCounts::new(Ties::Index, &[Metric::RPrecision], vec![0; queries + 1], vec![], &[]);
+            let counts = PartialCounts::new(
+                Ties::Index,
+                &[Metric::RPrecision],
+                vec![0; queries + 1],
+                vec![],
+                &[],
+            );
             count_symmetric_negatives(&space, &counts.unwrap(), relation, split, &control)
         };
         assert!(count(4, &relation(), Some(4)).is_ok());

@@ -36,7 +36,8 @@ impl<S: Space> Choice<'_, S> {
         let lowest = |query: u32, keys: &mut Keys| {
             let candidates = self.relation.candidates(query as usize);
             let some = candidates.iter().step_by(candidates.len().div_ceil(POSITIVES).max(1));
-            let matches = some.copied().filter(|item| !self.relation.excludes(query as usize, *item));
+            let matches =
+                some.copied().filter(|item| !self.relation.excludes(query as usize, *item));
             let keys = keys.compute(self.space, query as usize, matches)?;
             Ok(keys.iter().copied().fold(f64::INFINITY, f64::min))
         };
@@ -71,12 +72,19 @@ impl<S: Space> Choice<'_, S> {
         };
         let worth = self.space.listed_share();
         // A screen of embeddings can count the items between a few positives without listing them. Codes are tied too often.
-        let counted = if self.space.distances().is_some() { 0 } else { self.control.sizes().counted_brackets };
+        let counted = if self.space.distances().is_some() {
+            0
+        } else {
+            self.control.sizes().counted_brackets
+        };
         let is_open = |q: &u32| number(*q as usize) > counted && listed(*q as usize, 1.0) > worth;
         let open = collect_counted((0..queries as u32).filter(is_open))?;
         let mut tabled = full(queries, false)?;
-        let sample =
-            collect(Random::new(2).spread(items, SAMPLE.min(items.div_ceil(ITEMS_PER_SAMPLED))).map(|i| i as u32))?;
+        let sample = collect(
+            Random::new(2)
+                .spread(items, SAMPLE.min(items.div_ceil(ITEMS_PER_SAMPLED)))
+                .map(|i| i as u32),
+        )?;
         let mut keys: Vec<f64> = zeros(open.len().min(TOGETHER) * sample.len())?;
         for queries in open.chunks(TOGETHER) {
             let keys = &mut keys[..queries.len() * sample.len()];
@@ -94,7 +102,8 @@ impl<S: Space> Choice<'_, S> {
             let rows = keys.par_chunks_exact(sample.len()).zip(queries);
             let counts = collect_each(rows, || Ok(Default::default()), above)?;
             for (query, above) in queries.iter().zip(counts) {
-                tabled[*query as usize] = listed(*query as usize, above as f64 / sample.len() as f64) > worth;
+                tabled[*query as usize] =
+                    listed(*query as usize, above as f64 / sample.len() as f64) > worth;
             }
         }
         Ok(tabled)

@@ -29,11 +29,21 @@ impl DistanceRanker {
     /// Allocates counts for distances from 0 to `largest`.
     pub fn new(largest: usize) -> Result<Self> {
         let distances = largest + 1;
-        Ok(DistanceRanker { counts: zeros(2 * (distances + 1) * TURNS)?, distances, slots: zeros(distances + 1)? })
+        Ok(DistanceRanker {
+            counts: zeros(2 * (distances + 1) * TURNS)?,
+            distances,
+            slots: zeros(distances + 1)?,
+        })
     }
 
     /// Counts the row's items, and stores the marks.
-    pub fn count(&mut self, row: &[u16], kinds: &[Kind], marks: &mut Vec<u16>, kernel: &Kernel) -> Result<()> {
+    pub fn count(
+        &mut self,
+        row: &[u16],
+        kinds: &[Kind],
+        marks: &mut Vec<u16>,
+        kernel: &Kernel,
+    ) -> Result<()> {
         let excluded = 2 * self.distances as u16;
         marks.try_resize(row.len(), 0)?;
         kernel.vectorize(|| {
@@ -73,16 +83,23 @@ impl DistanceRanker {
                 number,
                 self.by_distance().filter_map(|(negatives, positives)| {
                     before += negatives as u64;
-                    (positives > 0)
-                        .then(|| (std::mem::take(&mut before) - negatives as u64, positives as u64, negatives as u64))
+                    (positives > 0).then(|| {
+                        (
+                            std::mem::take(&mut before) - negatives as u64,
+                            positives as u64,
+                            negatives as u64,
+                        )
+                    })
                 }),
             );
         }
-        let mut counts = full(self.by_distance().map(|(_, positives)| positives).sum::<usize>() + 1, 0)?;
+        let mut counts =
+            full(self.by_distance().map(|(_, positives)| positives).sum::<usize>() + 1, 0)?;
         let mut before = 0;
         if ties != Ties::Index {
             for (negatives, positives) in self.by_distance() {
-                counts[before + if ties == Ties::Optimistic { positives } else { 0 }] += negatives as u64;
+                counts[before + if ties == Ties::Optimistic { positives } else { 0 }] +=
+                    negatives as u64;
                 before += positives;
             }
             return Ok(Order::from_counts(counts));
@@ -101,19 +118,27 @@ impl DistanceRanker {
     fn first_slots(&mut self) {
         let (counts, _) = self.counts[..2 * self.distances].as_chunks::<2>();
         let mut before = 0;
-        for (slot, positives) in self.slots.iter_mut().zip(counts.iter().map(|[_, positives]| *positives).chain([0])) {
+        for (slot, positives) in
+            self.slots.iter_mut().zip(counts.iter().map(|[_, positives]| *positives).chain([0]))
+        {
             *slot = before;
             before += positives;
         }
     }
 
     /// Lists the positives of a marked row in ranking order.
-    pub fn list_positives(&mut self, marks: &[u16], index: impl Fn(usize) -> u64) -> Result<Vec<Positive>> {
+    pub fn list_positives(
+        &mut self,
+        marks: &[u16],
+        index: impl Fn(usize) -> u64,
+    ) -> Result<Vec<Positive>> {
         self.first_slots();
-        let mut positives = full(self.slots[self.distances] as usize, Positive { key: 0.0, index: 0 })?;
+        let mut positives =
+            full(self.slots[self.distances] as usize, Positive { key: 0.0, index: 0 })?;
         for (place, mark) in marks.iter().enumerate().filter(|(_, mark)| *mark & 1 == 1) {
             let slot = &mut self.slots[usize::from(mark >> 1)];
-            positives[*slot as usize] = Positive { key: 0.0 - f64::from(mark >> 1), index: index(place) };
+            positives[*slot as usize] =
+                Positive { key: 0.0 - f64::from(mark >> 1), index: index(place) };
             *slot += 1;
         }
         Ok(positives)

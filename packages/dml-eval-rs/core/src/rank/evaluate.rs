@@ -40,7 +40,8 @@ pub fn evaluate<S: Comparable>(
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<PerQuery> {
-    let mut results = evaluate_all(space, slice::from_ref(relation), &[ties], options, peers, control)?;
+    let mut results =
+        evaluate_all(space, slice::from_ref(relation), &[ties], options, peers, control)?;
     Ok(results.remove(0))
 }
 
@@ -55,12 +56,21 @@ pub fn evaluate_all<S: Comparable>(
     control: &Control,
 ) -> Result<Vec<PerQuery>> {
     if relations.is_empty() || rules.is_empty() {
-        return argument("relations or rules is empty; expected at least one relation and one rule for ties");
+        return argument(
+            "relations or rules is empty; expected at least one relation and one rule for ties",
+        );
     }
     let mut results = allocate(relations.len() * rules.len())?;
     if relations.len() > 1 && !peers.is_alone() {
         for relation in relations {
-            results.try_extend(evaluate_all(space, slice::from_ref(relation), rules, options, peers, control)?)?;
+            results.try_extend(evaluate_all(
+                space,
+                slice::from_ref(relation),
+                rules,
+                options,
+                peers,
+                control,
+            )?)?;
         }
         return Ok(results);
     }
@@ -73,17 +83,20 @@ pub fn evaluate_all<S: Comparable>(
     }
     let metrics = &options.metrics;
     let depth = metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
-    let by_relation = relations.iter().map(|relation| Choice { space, relation, control }.for_evaluation(depth));
+    let by_relation =
+        relations.iter().map(|relation| Choice { space, relation, control }.for_evaluation(depth));
     let by_relation = try_collect(by_relation)?;
     // When a query needs a table for a relation, this table is used for all relations.
     let tabled = collect((0..queries).map(|q| by_relation.iter().any(|tabled| tabled[q])))?;
     let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum();
     let few = collect((0..queries).map(|q| if tabled[q] { 0 } else { number(q) }))?;
-    let evaluation = Evaluation { space, relations, few: &few, rules: rules.into(), metrics, control };
+    let evaluation =
+        Evaluation { space, relations, few: &few, rules: rules.into(), metrics, control };
     let sizes = control.sizes();
     let bytes = sizes.count_bytes.max(sizes.count_bytes_per_input_byte * space.bytes());
     let budget = bytes / PartialCounts::bytes_per_positive(rules.into());
-    let plan = Plan::new(&few, &tabled, relations.iter().all(Relation::is_symmetric), budget, peers)?;
+    let plan =
+        Plan::new(&few, &tabled, relations.iter().all(Relation::is_symmetric), budget, peers)?;
     control.add_to_total(plan.pairs(space.rows(Side::Gallery)) as u64);
 
     for _ in 0..relations.len() * rules.len() {
@@ -91,7 +104,8 @@ pub fn evaluate_all<S: Comparable>(
     }
     let compute = |results: &mut [PerQuery], counts: &[PartialCounts], first_query: usize| {
         let by_relation = results.chunks_mut(rules.len()).zip(counts.iter().zip(relations));
-        let mut each = by_relation.flat_map(|(results, count)| results.iter_mut().zip(rules).map(move |r| (r, count)));
+        let mut each = by_relation
+            .flat_map(|(results, count)| results.iter_mut().zip(rules).map(move |r| (r, count)));
         each.try_for_each(|((result, ties), (counts, relation))| {
             result.compute(counts, *ties, first_query, relation.grades(), control)
         })
@@ -102,7 +116,12 @@ pub fn evaluate_all<S: Comparable>(
     for batch in &plan.screened {
         compute(&mut results, &evaluation.count_by_screen(batch.clone())?, batch.start)?;
     }
-    Ranking { relations, ties: rules, metrics }.compute(space, &plan.tabled, &mut results, control)?;
+    Ranking { relations, ties: rules, metrics }.compute(
+        space,
+        &plan.tabled,
+        &mut results,
+        control,
+    )?;
     let screened = plan.screened.iter().cloned().flatten().filter(|q| few[*q] > 0);
     let is_exchanged = |q: usize| tabled[q] || plan.rounds.is_none() && few[q] > 0;
     let computed = collect_counted(screened.chain(plan.tabled.iter().map(|q| *q as usize)))?;
@@ -140,8 +159,18 @@ impl<S: Space> Evaluation<'_, S> {
         }))
     }
 
-    fn counter<'b>(&'b self, counts: &'b [PartialCounts], first_query: usize) -> Result<ScreenCounter<'b>> {
-        ScreenCounter::new(self.space, (counts, self.relations), first_query, &|_| false, self.control)
+    fn counter<'b>(
+        &'b self,
+        counts: &'b [PartialCounts],
+        first_query: usize,
+    ) -> Result<ScreenCounter<'b>> {
+        ScreenCounter::new(
+            self.space,
+            (counts, self.relations),
+            first_query,
+            &|_| false,
+            self.control,
+        )
     }
 
     /// Screens queries with few positives against the gallery.
@@ -155,7 +184,11 @@ impl<S: Space> Evaluation<'_, S> {
     }
 
     /// Screens pairs of queries once for both, when the queries are also the gallery. Peers add up the counts.
-    fn count_by_symmetry(&self, rounds: Vec<Round>, peers: &dyn Peers) -> Result<Vec<PartialCounts>> {
+    fn count_by_symmetry(
+        &self,
+        rounds: Vec<Round>,
+        peers: &dyn Peers,
+    ) -> Result<Vec<PartialCounts>> {
         let counts = self.start(0..self.space.rows(Side::Query), peers)?;
         let counter = self.counter(&counts, 0)?;
         let mut shared = if peers.is_alone() { Vec::new() } else { counts[0].counts()? };
@@ -165,7 +198,14 @@ impl<S: Space> Evaluation<'_, S> {
             self.control.took(|| "rounds of peers");
         }
         for round in rounds {
-            traverse_triangle(self.space, &packing, &counter, round.rows, round.columns, self.control)?;
+            traverse_triangle(
+                self.space,
+                &packing,
+                &counter,
+                round.rows,
+                round.columns,
+                self.control,
+            )?;
             if !peers.is_alone() {
                 counts[0].exchange(&mut shared, peers)?;
                 counter.refresh();

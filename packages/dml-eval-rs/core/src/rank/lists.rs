@@ -21,7 +21,9 @@ impl<'a> Lists<'a> {
     /// Checks that there is a list for each of the `queries`, and that lists are sorted and contain only gallery items.
     pub(crate) fn check(&self, name: &str, queries: usize, gallery: usize) -> Result<()> {
         let (first, last) = (self.offsets.first(), self.offsets.last());
-        let delimits = first == Some(&0) && last == Some(&(self.items.len() as u64)) && self.offsets.is_sorted();
+        let delimits = first == Some(&0)
+            && last == Some(&(self.items.len() as u64))
+            && self.offsets.is_sorted();
         if self.offsets.len() != queries + 1 || !delimits {
             return argument(format!(
                 "{name} has {} offsets that don't delimit {} items for {queries} queries; expected {} ascending numbers from 0",
@@ -31,7 +33,8 @@ impl<'a> Lists<'a> {
             ));
         }
         let valid = |items: &[u32]| {
-            items.is_sorted_by(|a, b| a < b) && items.last().is_none_or(|last| (*last as usize) < gallery)
+            items.is_sorted_by(|a, b| a < b)
+                && items.last().is_none_or(|last| (*last as usize) < gallery)
         };
         match (0..queries).find(|q| !valid(self.of(*q))) {
             Some(q) => argument(format!(
@@ -64,7 +67,11 @@ impl<'a> Grades<'a> {
     /// Grades listed matches. `values` must be finite numbers above 0, in the order of the lists.
     pub fn new(lists: Lists<'a>, values: &'a [f64]) -> Result<Self> {
         if values.len() != lists.items.len() {
-            return argument(format!("grades has {} entries; expected {}", values.len(), lists.items.len()));
+            return argument(format!(
+                "grades has {} entries; expected {}",
+                values.len(),
+                lists.items.len()
+            ));
         }
         if let Some(grade) = values.iter().find(|grade| !(grade.is_finite() && **grade > 0.0)) {
             return argument(format!("grades contains {grade}; expected finite numbers above 0"));

@@ -56,7 +56,10 @@ impl Metric {
         match self {
             // Only the rank of the first positive matters.
             Metric::Precision(1) => 0,
-            Metric::RecallShare(k) | Metric::Precision(k) | Metric::AveragePrecisionAt(k) | Metric::Ndcg(k) => k,
+            Metric::RecallShare(k)
+            | Metric::Precision(k)
+            | Metric::AveragePrecisionAt(k)
+            | Metric::Ndcg(k) => k,
             Metric::AveragePrecision | Metric::InverseNegativePenalty => u64::MAX,
             _ => 0,
         }
@@ -90,9 +93,15 @@ impl FromStr for Metric {
             return argument(format!("metric {name:?} has K = 0; expected K of at least 1"));
         }
         // Comparing names rejects other spellings, for example recall@05 and recall@+5.
-        let found = Metric::all_with_k(k.unwrap_or(1)).into_iter().find(|metric| metric.to_string() == name);
+        let found = Metric::all_with_k(k.unwrap_or(1))
+            .into_iter()
+            .find(|metric| metric.to_string() == name);
         found.map_or_else(
-            || argument(format!("unknown metric {name:?}; expected a name like recall@1, map@r or ndcg@10")),
+            || {
+                argument(format!(
+                    "unknown metric {name:?}; expected a name like recall@1, map@r or ndcg@10"
+                ))
+            },
             Ok,
         )
     }

@@ -52,7 +52,8 @@ impl PerQuery {
         const TOGETHER: usize = 1 << 14;
         counts.check(ties)?;
         let items = |q: usize| {
-            counts.positives(q).len() as u64 + counts.slots(q).iter().map(|slot| slot.load(Relaxed)).sum::<u64>()
+            counts.positives(q).len() as u64
+                + counts.slots(q).iter().map(|slot| slot.load(Relaxed)).sum::<u64>()
         };
         let most_items = (0..counts.queries()).map(items).max().unwrap_or(0);
         let discounts = Discounts::new(last_discount(&self.metrics, most_items), control)?;
@@ -103,7 +104,8 @@ impl PerQuery {
             // Casting a number that isn't an index saturates; the comparison below then rejects it.
             let (q, values) = (row[0] as usize, &row[1..]);
             let is_metric = |value: &f64| (0.0..=1.0).contains(value);
-            if q as f64 != row[0] || missing.get(q) != Some(&true) || !values.iter().all(is_metric) {
+            if q as f64 != row[0] || missing.get(q) != Some(&true) || !values.iter().all(is_metric)
+            {
                 return Err(Error::Exchange(format!(
                     "all_gather returned {values:?} as metrics of query {}; expected numbers from 0 to 1, once per query",
                     row[0]
@@ -118,12 +120,15 @@ impl PerQuery {
 
 /// Computes the mean of the values that are not NaN, added in order.
 pub fn mean(values: &[f64]) -> f64 {
-    let (sum, n) = values.iter().filter(|v| !v.is_nan()).fold((0.0, 0u64), |(sum, n), v| (sum + v, n + 1));
+    let (sum, n) =
+        values.iter().filter(|v| !v.is_nan()).fold((0.0, 0u64), |(sum, n), v| (sum + v, n + 1));
     sum / n as f64
 }
 
 /// Returns the last rank that needs a discount. `items` is the largest number of items that a query ranks.
 pub(crate) fn last_discount(metrics: &[Metric], items: u64) -> usize {
-    let ks = metrics.iter().filter_map(|metric| if let Metric::Ndcg(k) = metric { Some(*k) } else { None });
+    let ks = metrics
+        .iter()
+        .filter_map(|metric| if let Metric::Ndcg(k) = metric { Some(*k) } else { None });
     ks.max().map_or(0, |k| items.min(k) as usize)
 }

@@ -58,7 +58,9 @@ impl PartialCounts {
         mut positives: Vec<Positive>,
         counts: &[u64],
     ) -> Result<Self> {
-        let valid = offsets.first() == Some(&0) && offsets.last() == Some(&positives.len()) && offsets.is_sorted();
+        let valid = offsets.first() == Some(&0)
+            && offsets.last() == Some(&positives.len())
+            && offsets.is_sorted();
         if !valid {
             return argument(format!(
                 "offsets don't delimit {} positives; expected ascending numbers from 0 to the number of positives",
@@ -71,13 +73,26 @@ impl PartialCounts {
         let depth = metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
         let rules = rules.into();
         let slots_per_positive = rules.slots_per_positive();
-        let mut partial = PartialCounts { rules, slots_per_positive, depth, offsets, positives, slots: Vec::new() };
+        let mut partial = PartialCounts {
+            rules,
+            slots_per_positive,
+            depth,
+            offsets,
+            positives,
+            slots: Vec::new(),
+        };
         let slots = partial.slots_per_positive * partial.positives.len() + partial.queries();
         if !(counts.is_empty() || counts.len() == slots) {
-            return argument(format!("counts has {} entries; expected {slots}, or none to start from 0", counts.len()));
+            return argument(format!(
+                "counts has {} entries; expected {slots}, or none to start from 0",
+                counts.len()
+            ));
         }
-        partial.slots =
-            if counts.is_empty() { zeros(slots)? } else { collect(counts.iter().copied().map(AtomicU64::new))? };
+        partial.slots = if counts.is_empty() {
+            zeros(slots)?
+        } else {
+            collect(counts.iter().copied().map(AtomicU64::new))?
+        };
         Ok(partial)
     }
 
@@ -100,7 +115,10 @@ impl PartialCounts {
     /// Checks that the counts can be used under a rule for ties.
     pub(crate) fn check(&self, ties: Ties) -> Result<()> {
         if !self.rules.serves(ties) {
-            return argument(format!("counts serves only {:?}; expected counts that also serve {ties:?}", self.rules));
+            return argument(format!(
+                "counts serves only {:?}; expected counts that also serve {ties:?}",
+                self.rules
+            ));
         }
         Ok(())
     }
@@ -118,7 +136,9 @@ impl PartialCounts {
 
     /// Adds the negatives that peers counted since the last exchange, and updates `shared`, the counts after an exchange.
     pub(crate) fn exchange(&self, shared: &mut [u64], peers: &dyn Peers) -> Result<()> {
-        let new = collect(self.slots.iter().zip(&*shared).map(|(slot, before)| slot.load(Relaxed) - before))?;
+        let new = collect(
+            self.slots.iter().zip(&*shared).map(|(slot, before)| slot.load(Relaxed) - before),
+        )?;
         for ((slot, shared), counted) in self.slots.iter().zip(shared).zip(reduce(peers, &new)?) {
             *shared += counted;
             slot.store(*shared, Relaxed);
@@ -202,7 +222,10 @@ mod tests {
     /// Lists all ways to fill `slots` with counts from 0 to `most`.
     fn all_counts(slots: usize, most: u64) -> Vec<Vec<u64>> {
         (0..slots).fold(vec![vec![]], |lists, _| {
-            lists.iter().flat_map(|list| (0..=most).map(move |n| [list.as_slice(), &[n]].concat())).collect()
+            lists
+                .iter()
+                .flat_map(|list| (0..=most).map(move |n| [list.as_slice(), &[n]].concat()))
+                .collect()
         })
     }
 
@@ -214,14 +237,18 @@ mod tests {
             let slots = 3 * rules.slots_per_positive() + 1;
             let most = if slots == 4 { 3 } else { 1 };
             let lists = all_counts(slots, most);
-            let active: Vec<usize> = lists.iter().map(|list| counts(rules, list).count_active(0, 3)).collect();
+            let active: Vec<usize> =
+                lists.iter().map(|list| counts(rules, list).count_active(0, 3)).collect();
             assert!(active.contains(&1) && active.contains(&3));
             for (seen, active_seen) in lists.iter().zip(&active) {
                 for (last, active_last) in lists.iter().zip(&active) {
                     let earlier = seen.iter().zip(last).all(|(seen, last)| seen <= last);
                     assert!(!earlier || active_last <= active_seen, "{rules:?} {seen:?} {last:?}");
                     // A search that continues from an earlier view must find the same number.
-                    assert!(!earlier || counts(rules, last).count_active(0, *active_seen) == *active_last);
+                    assert!(
+                        !earlier
+                            || counts(rules, last).count_active(0, *active_seen) == *active_last
+                    );
                 }
             }
         }

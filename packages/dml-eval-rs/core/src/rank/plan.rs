@@ -21,15 +21,24 @@ impl Plan {
     /// most `budget` positives are in memory, or a single query's positives if there are more.
     ///
     /// Pairs of queries are compared only once if the relations allow this and all positives fit into one batch.
-    pub fn new(few: &[usize], tabled: &[bool], are_symmetric: bool, budget: usize, peers: &dyn Peers) -> Result<Plan> {
+    pub fn new(
+        few: &[usize],
+        tabled: &[bool],
+        are_symmetric: bool,
+        budget: usize,
+        peers: &dyn Peers,
+    ) -> Result<Plan> {
         let queries = few.len();
-        let own_part = |counts: &dyn Fn(usize) -> bool| part(peers, queries, |q| u64::from(counts(q)));
+        let own_part =
+            |counts: &dyn Fn(usize) -> bool| part(peers, queries, |q| u64::from(counts(q)));
         let symmetric = are_symmetric && batches(0..queries, few, budget)?.len() == 1;
         let screened = own_part(&|q| few[q] > 0);
         Ok(Plan {
             rounds: symmetric.then(|| Round::all(queries, peers)).transpose()?,
             screened: if symmetric { Vec::new() } else { batches(screened, few, budget)? },
-            tabled: collect_counted(own_part(&|q| tabled[q]).filter(|q| tabled[*q]).map(|q| q as u32))?,
+            tabled: collect_counted(
+                own_part(&|q| tabled[q]).filter(|q| tabled[*q]).map(|q| q as u32),
+            )?,
         })
     }
 

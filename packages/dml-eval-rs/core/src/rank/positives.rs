@@ -25,7 +25,11 @@ impl PositiveFinder<'_> {
     const PAIRS: usize = 1 << 14;
 
     /// Computes the start of the positives per query, then the end for the last query. A query is skipped if `wanted` is 0.
-    fn offsets(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> usize) -> Result<Vec<usize>> {
+    fn offsets(
+        &self,
+        queries: Range<usize>,
+        wanted: &dyn Fn(usize) -> usize,
+    ) -> Result<Vec<usize>> {
         let mut offsets = allocate(queries.len() + 1)?;
         offsets.try_push(0)?;
         for query in queries {
@@ -47,7 +51,9 @@ impl PositiveFinder<'_> {
         let mut positives: Vec<Positive> = zeros(offsets[queries.len()])?;
         let mut parts: Vec<Part<'_>> = allocate(queries.len())?;
         let all = queries.zip(split(&mut positives, &offsets)?);
-        parts.try_extend(all.filter(|(_, part)| !part.is_empty()).map(|(query, part)| (query as u32, part)))?;
+        parts.try_extend(
+            all.filter(|(_, part)| !part.is_empty()).map(|(query, part)| (query as u32, part)),
+        )?;
         // Sorts in place because a stable sort would allocate.
         let id = |part: &Part<'_>| self.0.candidates_id(part.0 as usize);
         parts.par_sort_unstable_by_key(|part| (id(part), part.0));
@@ -62,7 +68,9 @@ impl PositiveFinder<'_> {
                 let members = self.0.candidates(class[0].0 as usize);
                 if class.len().min(members.len()) < sizes.class_table {
                     control.took(|| "positives by pairs");
-                    return class.iter_mut().try_for_each(|part| self.find_by_pairs(space, part, keys, control));
+                    return class
+                        .iter_mut()
+                        .try_for_each(|part| self.find_by_pairs(space, part, keys, control));
                 }
                 let mut tables = class.chunks_mut((sizes.table_keys / members.len().max(1)).max(1));
                 control.took(|| "positives from tables");
@@ -91,7 +99,9 @@ impl PositiveFinder<'_> {
         let own = collect(positives.iter().map(|p| p.key))?;
         let keys = gather(peers, &own, offsets[queries])?;
         if keys.iter().any(|key| !key.is_finite()) {
-            return Err(Error::Exchange("all_gather returned NaN or infinite keys; expected finite keys".into()));
+            return Err(Error::Exchange(
+                "all_gather returned NaN or infinite keys; expected finite keys".into(),
+            ));
         }
         let items = (0..queries).filter(|q| wanted(*q) > 0).flat_map(|q| self.0.matches(q));
         let mut positives = allocate(keys.len())?;
@@ -128,12 +138,17 @@ impl PositiveFinder<'_> {
         let queries = collect(parts.iter().map(|part| part.0))?;
         let mut keys: Vec<f64> = zeros(queries.len() * members.len())?;
         space.key_table(&queries, members, &mut keys, control)?;
-        parts.par_iter_mut().zip(keys.par_chunks(members.len())).for_each(|((query, part), keys)| {
-            let matches = members.iter().zip(keys).filter(|(item, _)| !self.0.excludes(*query as usize, **item));
-            for (slot, (item, key)) in part.iter_mut().zip(matches) {
-                *slot = Positive { key: *key, index: self.0.gallery_index(*item) };
-            }
-        });
+        parts.par_iter_mut().zip(keys.par_chunks(members.len())).for_each(
+            |((query, part), keys)| {
+                let matches = members
+                    .iter()
+                    .zip(keys)
+                    .filter(|(item, _)| !self.0.excludes(*query as usize, **item));
+                for (slot, (item, key)) in part.iter_mut().zip(matches) {
+                    *slot = Positive { key: *key, index: self.0.gallery_index(*item) };
+                }
+            },
+        );
         Ok(())
     }
 }

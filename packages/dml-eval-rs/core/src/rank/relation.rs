@@ -77,7 +77,10 @@ impl<'a> Relation<'a> {
     pub fn of_lists(lists: Lists<'a>, gallery: Option<usize>) -> Result<Self> {
         let items = gallery.unwrap_or(lists.len());
         lists.check("relevant", lists.len(), items)?;
-        let classes = Codes { queries: Cow::Owned(full(lists.len(), 0)?), gallery: Cow::Owned(full(items, 1)?) };
+        let classes = Codes {
+            queries: Cow::Owned(full(lists.len(), 0)?),
+            gallery: Cow::Owned(full(items, 1)?),
+        };
         Self::new(classes, Candidates::Listed(lists), gallery.is_none())
     }
 
@@ -100,7 +103,9 @@ impl<'a> Relation<'a> {
     /// Grades the listed matches. `values` must be numbers above 0, in the order of the lists.
     pub fn with_grades(mut self, values: &'a [f64]) -> Result<Self> {
         let Candidates::Listed(lists) = self.candidates else {
-            return argument("grades need listed matches, but the relation uses labels; omit grades");
+            return argument(
+                "grades need listed matches, but the relation uses labels; omit grades",
+            );
         };
         self.grades = Some(Grades::new(lists, values)?);
         Ok(self)
@@ -110,7 +115,9 @@ impl<'a> Relation<'a> {
     /// `gallery_groups` is `None`, `groups` are also the gallery's.
     pub fn with_groups(self, groups: &'a [u32], gallery_groups: Option<&'a [u32]>) -> Result<Self> {
         if matches!(self.candidates, Candidates::Listed(_)) {
-            return argument("groups need labels, but the relation lists matches; omit groups or use labels");
+            return argument(
+                "groups need labels, but the relation lists matches; omit groups or use labels",
+            );
         }
         let gallery = gallery_groups.unwrap_or(groups);
         check_length("groups", groups.len(), self.queries(), "one per label")?;
@@ -162,7 +169,8 @@ impl<'a> Relation<'a> {
             Candidates::Labelled(_) => None,
             Candidates::Listed(lists) => Some(lists),
         };
-        let most = [listed, self.excluded.as_ref()].map(|lists| lists.map_or(0, |lists| lists.items.len()));
+        let most = [listed, self.excluded.as_ref()]
+            .map(|lists| lists.map_or(0, |lists| lists.items.len()));
         let mut offsets = allocate(queries.len() + 1)?;
         let mut items = allocate(most.iter().sum::<usize>() + queries.len())?;
         offsets.try_push(0)?;
@@ -173,7 +181,9 @@ impl<'a> Relation<'a> {
             named.try_extend(self.excluded.map_or(&[][..], |lists| lists.of(q)).iter().copied())?;
             named.sort_unstable();
             named.dedup();
-            let excluded = named.iter().filter(|item| self.is_candidate(q, **item) && !self.shares_group(q, **item));
+            let excluded = named
+                .iter()
+                .filter(|item| self.is_candidate(q, **item) && !self.shares_group(q, **item));
             let in_group = self.groups.as_ref().map_or(0, |groups| {
                 let own = (queries[q], groups.queries[q]);
                 let from = &item_codes[item_codes.partition_point(|other| *other < own)..];
@@ -186,7 +196,9 @@ impl<'a> Relation<'a> {
                 named.dedup();
                 items.try_extend(named.iter().copied())?;
             } else {
-                items.try_extend(named.iter().copied().filter(|item| gallery[*item as usize] != queries[q]))?;
+                items.try_extend(
+                    named.iter().copied().filter(|item| gallery[*item as usize] != queries[q]),
+                )?;
             }
             offsets.try_push(items.len())?;
         }
@@ -203,19 +215,28 @@ impl<'a> Relation<'a> {
 
     fn is_candidate(&self, query: usize, item: u32) -> bool {
         match &self.candidates {
-            Candidates::Labelled(_) => self.classes.gallery[item as usize] == self.classes.queries[query],
+            Candidates::Labelled(_) => {
+                self.classes.gallery[item as usize] == self.classes.queries[query]
+            }
             Candidates::Listed(lists) => lists.holds(query, item),
         }
     }
 
     fn shares_group(&self, query: usize, item: u32) -> bool {
-        self.groups.as_ref().is_some_and(|groups| groups.queries[query] == groups.gallery[item as usize])
+        self.groups
+            .as_ref()
+            .is_some_and(|groups| groups.queries[query] == groups.gallery[item as usize])
     }
 
     /// Checks that the relation and the space have equal numbers of queries and of items.
     pub(crate) fn check<S: Space>(&self, space: &S) -> Result<()> {
         check_length("labels", self.queries(), space.rows(Side::Query), "one per query")?;
-        check_length("gallery_labels", self.items(), space.rows(Side::Gallery), "one per gallery row")
+        check_length(
+            "gallery_labels",
+            self.items(),
+            space.rows(Side::Gallery),
+            "one per gallery row",
+        )
     }
 
     /// Returns the number of queries.
@@ -277,13 +298,20 @@ impl<'a> Relation<'a> {
     }
 
     /// Tells per item of a range whether it is a match or a negative of the query, or excluded.
-    pub(crate) fn kinds(&self, query: usize, items: Range<usize>, kinds: &mut Vec<Kind>) -> Result<()> {
+    pub(crate) fn kinds(
+        &self,
+        query: usize,
+        items: Range<usize>,
+        kinds: &mut Vec<Kind>,
+    ) -> Result<()> {
         let class = self.classes.queries[query];
         kinds.clear();
         let kind = |item: &u32| if *item == class { Kind::Match } else { Kind::Negative };
         kinds.try_extend(self.classes.gallery[items.clone()].iter().map(kind))?;
         let mut set = |item: u32, kind: Kind| {
-            if let Some(own) = (item as usize).checked_sub(items.start).and_then(|place| kinds.get_mut(place)) {
+            if let Some(own) =
+                (item as usize).checked_sub(items.start).and_then(|place| kinds.get_mut(place))
+            {
                 *own = kind;
             }
         };
@@ -294,7 +322,8 @@ impl<'a> Relation<'a> {
                 self.own_item(query).into_iter().for_each(|item| set(item as u32, Kind::Excluded));
             }
             Candidates::Labelled(_) => {
-                let excluded = self.candidates(query).iter().filter(|item| self.excludes(query, **item));
+                let excluded =
+                    self.candidates(query).iter().filter(|item| self.excludes(query, **item));
                 excluded.for_each(|item| set(*item, Kind::Excluded));
             }
         }

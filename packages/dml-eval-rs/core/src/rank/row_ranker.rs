@@ -50,8 +50,9 @@ impl<I: Fn(usize) -> u64> Row<'_, I> {
     fn range(&self) -> (f64, f64) {
         let sampled = Random::new(3).spread(self.keys.len(), SAMPLE).map(|place| self.keys[place]);
         let all = sampled.chain(self.given.iter().map(|positive| positive.key));
-        let (low, high) =
-            all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), key| (low.min(key), high.max(key)));
+        let (low, high) = all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), key| {
+            (low.min(key), high.max(key))
+        });
         (low - (high - low) / 4.0, high + (high - low) / 4.0)
     }
 }
@@ -83,7 +84,8 @@ impl RowRanker {
         control: &Control,
     ) -> Result<()> {
         let items = row.keys.len() + row.given.len();
-        let (bits, digits) = if items < control.sizes().three_digits { DIGITS } else { DIGITS_OF_MANY };
+        let (bits, digits) =
+            if items < control.sizes().three_digits { DIGITS } else { DIGITS_OF_MANY };
         let beyond = 1u32 << (bits * digits);
         self.shift = bits * digits - items.ilog2().saturating_sub(2).min(BUCKET_BITS);
         self.map_to_integers(row, beyond, kernel)?;
@@ -96,11 +98,22 @@ impl RowRanker {
             control.took(|| "keys sorted by comparison");
             self.entries.sort_unstable();
         } else {
-            control
-                .took(|| if digits == DIGITS.1 { "keys sorted by two digits" } else { "keys sorted by three digits" });
+            control.took(|| {
+                if digits == DIGITS.1 {
+                    "keys sorted by two digits"
+                } else {
+                    "keys sorted by three digits"
+                }
+            });
             for shift in (0..digits).map(|digit| INTEGER_SHIFT + bits * digit) {
                 let digit = |entry: &u64| (entry >> shift) as usize & ((1 << bits) - 1);
-                sort_by_part(self.entries.iter().copied(), 1 << bits, digit, &mut self.ends, &mut self.spare)?;
+                sort_by_part(
+                    self.entries.iter().copied(),
+                    1 << bits,
+                    digit,
+                    &mut self.ends,
+                    &mut self.spare,
+                )?;
                 std::mem::swap(&mut self.entries, &mut self.spare);
             }
         }
@@ -109,12 +122,20 @@ impl RowRanker {
     }
 
     /// Maps the keys of items that aren't excluded to integers below `beyond`.
-    fn map_to_integers<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>, beyond: u32, kernel: &Kernel) -> Result<()> {
+    fn map_to_integers<I: Fn(usize) -> u64>(
+        &mut self,
+        row: &Row<'_, I>,
+        beyond: u32,
+        kernel: &Kernel,
+    ) -> Result<()> {
         let (low, high) = row.range();
-        let scale = Some(f64::from(beyond - 1) / (high - low)).filter(|scale| scale.is_finite()).unwrap_or(0.0);
+        let scale = Some(f64::from(beyond - 1) / (high - low))
+            .filter(|scale| scale.is_finite())
+            .unwrap_or(0.0);
         let integer = move |key: f64| {
             // Adding 2⁵² puts the rounded number into the lowest bits of the sum, since the unit in the last place is then 1.
-            (((high - key) * scale).max(0.0).min(f64::from(beyond - 1)) + (1u64 << 52) as f64).to_bits() as u32
+            (((high - key) * scale).max(0.0).min(f64::from(beyond - 1)) + (1u64 << 52) as f64)
+                .to_bits() as u32
         };
         self.integers.try_resize(row.keys.len() + row.given.len(), 0)?;
         let (from_row, from_given) = self.integers.split_at_mut(row.keys.len());
@@ -127,15 +148,27 @@ impl RowRanker {
                 }
             },
         );
-        from_given.iter_mut().zip(row.given).for_each(|(out, positive)| *out = integer(positive.key));
+        from_given
+            .iter_mut()
+            .zip(row.given)
+            .for_each(|(out, positive)| *out = integer(positive.key));
         Ok(())
     }
 
     /// Decides which buckets' items are listed, and counts the items of the other buckets that matter.
-    fn fill_buckets<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>, beyond: u32, last_rank: u64) -> Result<()> {
+    fn fill_buckets<I: Fn(usize) -> u64>(
+        &mut self,
+        row: &Row<'_, I>,
+        beyond: u32,
+        last_rank: u64,
+    ) -> Result<()> {
         self.buckets.clear();
         self.buckets.try_resize(1 + (beyond >> self.shift) as usize, 0)?;
-        let kinds = row.kinds.iter().map(|kind| u64::from(*kind == Kind::Match)).chain(row.given.iter().map(|_| 1));
+        let kinds = row
+            .kinds
+            .iter()
+            .map(|kind| u64::from(*kind == Kind::Match))
+            .chain(row.given.iter().map(|_| 1));
         for (integer, is_match) in self.integers.iter().zip(kinds) {
             // Holds twice the number of items, plus 1 if the bucket contains a positive.
             let bucket = &mut self.buckets[(integer >> self.shift) as usize];
@@ -157,7 +190,12 @@ impl RowRanker {
     }
 
     /// Enters the items of listed buckets after the first `found` entries, and returns the new number of entries.
-    fn list(&mut self, places: Range<usize>, is_match: impl Fn(usize) -> bool, mut found: usize) -> usize {
+    fn list(
+        &mut self,
+        places: Range<usize>,
+        is_match: impl Fn(usize) -> bool,
+        mut found: usize,
+    ) -> usize {
         let (entries, integers) = (&mut self.entries[..], &self.integers[places.clone()]);
         for (place, &integer) in places.zip(integers) {
             let entry = u64::from(integer) << INTEGER_SHIFT | (place as u64) << PLACE_SHIFT;
@@ -201,7 +239,9 @@ impl RowRanker {
 
     /// Lists the sorted positives in order.
     pub fn list_positives<I: Fn(usize) -> u64>(&self, row: &Row<'_, I>) -> Result<Vec<Positive>> {
-        collect_counted(self.entries.iter().filter(|entry| *entry & 1 == 1).map(|entry| row.positive(*entry)))
+        collect_counted(
+            self.entries.iter().filter(|entry| *entry & 1 == 1).map(|entry| row.positive(*entry)),
+        )
     }
 
     /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order; the rule `index` does not use them.
@@ -256,7 +296,10 @@ mod tests {
     use crate::sizes::Sizes;
 
     fn kinds(numbers: &[u8]) -> Vec<Kind> {
-        numbers.iter().map(|number| [Kind::Negative, Kind::Match, Kind::Excluded][usize::from(*number)]).collect()
+        numbers
+            .iter()
+            .map(|number| [Kind::Negative, Kind::Match, Kind::Excluded][usize::from(*number)])
+            .collect()
     }
 
     proptest! {

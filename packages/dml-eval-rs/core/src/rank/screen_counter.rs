@@ -108,7 +108,8 @@ fn join_classes<S: Space>(space: &S, relations: &[Relation<'_>]) -> Result<Vec<u
     let mut distinct = allocate(joined.len())?;
     for relation in relations {
         let class = |(i, code): (usize, &u32)| {
-            let (side, item) = if i < queries { (Side::Query, i) } else { (Side::Gallery, i - queries) };
+            let (side, item) =
+                if i < queries { (Side::Query, i) } else { (Side::Gallery, i - queries) };
             (*code, relation.class(side, item))
         };
         distinct.clear();
@@ -131,7 +132,9 @@ impl<'a> ScreenCounter<'a> {
         is_tabled: &(dyn Fn(usize) -> bool + Sync),
         control: &'a Control,
     ) -> Result<Self> {
-        let level = |i: usize| Level::new(space, &counts[i], &relations[i], first_query, is_tabled, control);
+        let level = |i: usize| {
+            Level::new(space, &counts[i], &relations[i], first_query, is_tabled, control)
+        };
         let others = try_collect((1..relations.len()).map(level))?;
         let joined = (relations.len() > 1).then(|| join_classes(space, relations)).transpose()?;
         Ok(ScreenCounter { first: level(0)?, others, joined })
@@ -142,8 +145,16 @@ impl<'a> ScreenCounter<'a> {
     }
 
     /// Chooses the packing to screen `pairs` pairs, using the level with the most positives.
-    pub fn packing<'s, S: Space>(&self, space: &'s S, pairs: u64, control: &Control) -> Result<S::Packing<'s>> {
-        let most = self.others.iter().fold(&self.first, |a, b| if a.values.len() > b.values.len() { a } else { b });
+    pub fn packing<'s, S: Space>(
+        &self,
+        space: &'s S,
+        pairs: u64,
+        control: &Control,
+    ) -> Result<S::Packing<'s>> {
+        let most = self
+            .others
+            .iter()
+            .fold(&self.first, |a, b| if a.values.len() > b.values.len() { a } else { b });
         most.packing(space, pairs, control)
     }
 
@@ -151,7 +162,10 @@ impl<'a> ScreenCounter<'a> {
     pub fn refresh(&self) {
         for level in self.levels() {
             for (q, active) in level.active.iter().enumerate() {
-                active.store(level.counts.count_active(q, active.load(Relaxed) as usize) as u32, Relaxed);
+                active.store(
+                    level.counts.count_active(q, active.load(Relaxed) as usize) as u32,
+                    Relaxed,
+                );
             }
         }
     }
@@ -171,12 +185,15 @@ impl<'a> ScreenCounter<'a> {
         }
         for level in self.levels() {
             buffers.queries.clear();
-            buffers.queries.try_extend(side.queries.clone().map(|query| level.lowest_and_class(query)))?;
+            buffers
+                .queries
+                .try_extend(side.queries.clone().map(|query| level.lowest_and_class(query)))?;
             let mut at_level = std::mem::take(&mut buffers.listed);
             at_level.clear();
             at_level.try_extend(listed.clone().filter(|(i, item, (_, highest))| {
                 let (lowest, class) = buffers.queries[*i as usize];
-                *highest >= lowest && level.is_negative(side.queries.start + *i as usize, class, *item)
+                *highest >= lowest
+                    && level.is_negative(side.queries.start + *i as usize, class, *item)
             }))?;
             level.count_side(space, side, at_level.iter().copied(), scratch, buffers)?;
             buffers.listed = at_level;
@@ -198,33 +215,52 @@ impl<'a> Level<'a> {
         let mut values: Vec<f64> = zeros(counts.offsets[queries])?;
         let mut active: Vec<AtomicU32> = zeros(queries)?;
         let few = |q: usize| if is_tabled(q) { 0 } else { counts.positives(q).len() };
-        let by_query = split(&mut values, &counts.offsets)?.into_par_iter().zip(&mut active).with_min_len(64);
+        let by_query =
+            split(&mut values, &counts.offsets)?.into_par_iter().zip(&mut active).with_min_len(64);
         by_query.enumerate().for_each(|(q, (values, active))| {
             for (value, positive) in values.iter_mut().zip(counts.positives(q)) {
                 *value = space.value(first_query + q, positive.key);
             }
             *active.get_mut() = counts.count_active(q, few(q)) as u32;
         });
-        Ok(Level { counts, first_query, relation, values, active, counted: zeros(queries)?, control })
+        Ok(Level {
+            counts,
+            first_query,
+            relation,
+            values,
+            active,
+            counted: zeros(queries)?,
+            control,
+        })
     }
 
-    fn packing<'s, S: Space>(&self, space: &'s S, pairs: u64, control: &Control) -> Result<S::Packing<'s>> {
+    fn packing<'s, S: Space>(
+        &self,
+        space: &'s S,
+        pairs: u64,
+        control: &Control,
+    ) -> Result<S::Packing<'s>> {
         let Level { counts, first_query, relation, .. } = *self;
         let thresholds = || {
             let counted = (0..counts.queries()).filter(|q| !self.active_values(*q).is_empty());
             let queries = collect_counted(counted.map(|q| (q + first_query) as u32))?;
             let is_match = |query: u32, item: u32| {
-                let [query_class, item_class] =
-                    [(Side::Query, query), (Side::Gallery, item)].map(|(side, i)| relation.class(side, i as usize));
-                query_class == item_class || relation.excluded_others(query as usize).binary_search(&item).is_ok()
+                let [query_class, item_class] = [(Side::Query, query), (Side::Gallery, item)]
+                    .map(|(side, i)| relation.class(side, i as usize));
+                query_class == item_class
+                    || relation.excluded_others(query as usize).binary_search(&item).is_ok()
             };
             let sampled = SampledValues::compute(space, &queries, is_match, control)?;
             let mut expected = allocate(2 * sampled.queries.len())?;
             for (i, &query) in sampled.queries.iter().enumerate() {
                 let q = query as usize - first_query;
                 let values = self.active_values(q);
-                let (Some(&first), Some(&lowest)) = (values.first(), values.last()) else { continue };
-                let rank = usize::try_from(counts.last_rank(q)).unwrap_or(usize::MAX).min(space.rows(Side::Gallery));
+                let (Some(&first), Some(&lowest)) = (values.first(), values.last()) else {
+                    continue;
+                };
+                let rank = usize::try_from(counts.last_rank(q))
+                    .unwrap_or(usize::MAX)
+                    .min(space.rows(Side::Gallery));
                 let last = first.min(sampled.at_rank(i, rank)).max(lowest);
                 // The lowest positive is dropped as soon as `rank` negatives above it are counted.
                 let share = (rank as f64 / sampled.above(i, lowest).max(1.0)).min(1.0);
@@ -253,7 +289,8 @@ impl<'a> Level<'a> {
     fn is_negative(&self, query: usize, class: u32, item: u32) -> bool {
         let relation = self.relation;
         relation.class(Side::Gallery, item as usize) != class
-            && (relation.is_symmetric() || relation.excluded_others(query).binary_search(&item).is_err())
+            && (relation.is_symmetric()
+                || relation.excluded_others(query).binary_search(&item).is_err())
     }
 
     fn active_values(&self, q: usize) -> &[f64] {
@@ -309,13 +346,20 @@ impl<'a> Level<'a> {
             for (i, (&above, negatives)) in above.iter().zip(&mut *negatives).enumerate() {
                 // `above` includes the negatives above earlier brackets, or is 0 if the query lacks this bracket.
                 if above > *negatives {
-                    counts.add(first + i, counts.slots_per_positive * before, u64::from(above - *negatives));
+                    counts.add(
+                        first + i,
+                        counts.slots_per_positive * before,
+                        u64::from(above - *negatives),
+                    );
                     *negatives = above;
                 }
             }
         }
         added.clear();
-        added.try_resize(if listed.len() > MANY * queries.len() { MANY * queries.len() } else { 0 }, 0)?;
+        added.try_resize(
+            if listed.len() > MANY * queries.len() { MANY * queries.len() } else { 0 },
+            0,
+        )?;
         for (i, item, bounds) in listed {
             let q = first + i as usize;
             negatives[i as usize] += 1;
@@ -331,7 +375,11 @@ impl<'a> Level<'a> {
             }
         }
         for (at, &negatives) in added.iter().enumerate().filter(|(_, negatives)| **negatives > 0) {
-            counts.add(first + at / MANY, counts.slots_per_positive * (at % MANY), u64::from(negatives));
+            counts.add(
+                first + at / MANY,
+                counts.slots_per_positive * (at % MANY),
+                u64::from(negatives),
+            );
         }
         open.sort_unstable();
         keys.clear();
@@ -367,9 +415,11 @@ impl Observer for ScreenCounter<'_> {
     fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
         if self.joined.is_some() {
             let by_level = self.levels().filter_map(|level| level.lowest_and_first(query));
-            let all = by_level.reduce(|(low, high), (lowest, first)| (low.min(lowest), high.max(first)));
+            let all =
+                by_level.reduce(|(low, high), (lowest, first)| (low.min(lowest), high.max(first)));
             // An item above all brackets does not match at any level, so it is counted at all levels, unless a level excludes items.
-            let counts_unlisted = self.levels().all(|level| level.relation.excludes_only_own_item());
+            let counts_unlisted =
+                self.levels().all(|level| level.relation.excludes_only_own_item());
             all.map(|(low, high)| (low, if counts_unlisted { high } else { f64::INFINITY }))
                 .into_iter()
                 .for_each(visit);
@@ -378,7 +428,9 @@ impl Observer for ScreenCounter<'_> {
         let level = &self.first;
         let values = level.active_values(query - level.first_query);
         // When only the first ranks matter, thresholds rise quickly and few values are listed, so a single bracket is cheaper.
-        if level.counts.every_rank_matters() && values.len() <= level.control.sizes().counted_brackets {
+        if level.counts.every_rank_matters()
+            && values.len() <= level.control.sizes().counted_brackets
+        {
             values.iter().for_each(|value| visit((*value, *value)));
         } else {
             level.lowest_and_first(query).into_iter().for_each(visit);
@@ -401,10 +453,12 @@ impl Observer for ScreenCounter<'_> {
         self.count_side(space, &rows, row_hits, scratch, buffers)?;
         if task.symmetric {
             let column_hits = result.column_hits.iter().map(|h| {
-                let bounds = task.bounds(h.row, h.column, h.value, task.column_margins[h.column as usize]);
+                let bounds =
+                    task.bounds(h.row, h.column, h.value, task.column_margins[h.column as usize]);
                 (h.column, (task.rows.start + h.row as usize) as u32, bounds)
             });
-            let columns = TaskSide { queries: &task.columns, items: &task.rows, above: &result.column_above };
+            let columns =
+                TaskSide { queries: &task.columns, items: &task.rows, above: &result.column_above };
             self.count_side(space, &columns, column_hits, scratch, buffers)?;
         }
         Ok(())

@@ -45,10 +45,14 @@ impl Ranking<'_> {
         let mut store = |(query, rows): (u32, Vec<Vec<f64>>)| {
             results.iter_mut().zip(rows).for_each(|(result, row)| result.set(query as usize, &row));
         };
-        if let Some(codes) = space.distances().filter(|codes| codes.largest() <= DistanceRanker::LARGEST) {
+        if let Some(codes) =
+            space.distances().filter(|codes| codes.largest() <= DistanceRanker::LARGEST)
+        {
             for_each_row(
                 (queries, items, space.bytes()),
-                |queries, items, table: &mut [u16]| codes.distance_table(queries, items, table, control),
+                |queries, items, table: &mut [u16]| {
+                    codes.distance_table(queries, items, table, control)
+                },
                 || Ok((DistanceRanker::new(codes.largest())?, Vec::new(), Vec::new())),
                 |(ranker, marks, kinds), query, distances, _| {
                     let rank = |relation: &Relation<'_>, kinds: &[Kind], take: &mut Take<'_>| {
@@ -56,11 +60,24 @@ impl Ranking<'_> {
                         ranker.count(distances, kinds, marks, space.kernel())?;
                         let mut positives = Vec::new();
                         if relation.grades().is_some() {
-                            positives = ranker.list_positives(marks, |place| relation.gallery_index(place as u32))?;
+                            positives = ranker.list_positives(marks, |place| {
+                                relation.gallery_index(place as u32)
+                            })?;
                         }
-                        self.ties.iter().try_for_each(|ties| take(ranker.order(marks, *ties)?, &positives))
+                        self.ties
+                            .iter()
+                            .try_for_each(|ties| take(ranker.order(marks, *ties)?, &positives))
                     };
-                    Ok((query, self.each_relation((query, distances.len()), kinds, rank, discounts, control)?))
+                    Ok((
+                        query,
+                        self.each_relation(
+                            (query, distances.len()),
+                            kinds,
+                            rank,
+                            discounts,
+                            control,
+                        )?,
+                    ))
                 },
                 &mut store,
                 control,
@@ -73,9 +90,20 @@ impl Ranking<'_> {
                 |(ranker, kinds), query, keys, _| {
                     let rank = |relation: &Relation<'_>, kinds: &[Kind], take: &mut Take<'_>| {
                         control.took(|| "ranks from keys");
-                        self.rank_keys(relation, query, (keys, kinds), ranker, space.kernel(), take, control)
+                        self.rank_keys(
+                            relation,
+                            query,
+                            (keys, kinds),
+                            ranker,
+                            space.kernel(),
+                            take,
+                            control,
+                        )
                     };
-                    Ok((query, self.each_relation((query, keys.len()), kinds, rank, discounts, control)?))
+                    Ok((
+                        query,
+                        self.each_relation((query, keys.len()), kinds, rank, discounts, control)?,
+                    ))
                 },
                 &mut store,
                 control,
@@ -97,7 +125,9 @@ impl Ranking<'_> {
         let mut rows = allocate(self.relations.len() * self.ties.len())?;
         for relation in self.relations {
             if relation.number(query) == 0 {
-                rows.try_extend(try_collect(self.ties.iter().map(|_| full(self.metrics.len(), f64::NAN)))?)?;
+                rows.try_extend(try_collect(
+                    self.ties.iter().map(|_| full(self.metrics.len(), f64::NAN)),
+                )?)?;
                 continue;
             }
             relation.kinds(query, 0..items, kinds)?;
@@ -110,7 +140,10 @@ impl Ranking<'_> {
     }
 
     /// Orders the positives of a query by key, under each rule.
-    #[expect(clippy::too_many_arguments, reason = "a row, a thread's buffers, and arguments that all queries share")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a row, a thread's buffers, and arguments that all queries share"
+    )]
     fn rank_keys(
         &self,
         relation: &Relation<'_>,
@@ -122,7 +155,8 @@ impl Ranking<'_> {
         control: &Control,
     ) -> Result<()> {
         let number = relation.number(query as usize);
-        let row = Row { keys, kinds, index: |place| relation.gallery_index(place as u32), given: &[] };
+        let row =
+            Row { keys, kinds, index: |place| relation.gallery_index(place as u32), given: &[] };
         let depth = self.metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
         ranker.sort(&row, depth.max(number as u64), kernel, control)?;
         let mut positives = Vec::new();
@@ -134,14 +168,16 @@ impl Ranking<'_> {
                 known.sort_unstable();
                 let all = relation.matches(query as usize).map(|item| relation.gallery_index(item));
                 let rest = all.filter(|index| known.binary_search(index).is_err());
-                positives.try_extend(rest.map(|index| Positive { key: f64::NEG_INFINITY, index }))?;
+                positives
+                    .try_extend(rest.map(|index| Positive { key: f64::NEG_INFINITY, index }))?;
             }
         }
         for &ties in self.ties {
             let rules = TieRules::One(ties);
             let mut counts = ranker.counts(&row, rules, &positives)?;
             // Positives that weren't sorted must get ranks too deep to matter.
-            *counts.last_mut().expect("the last slot counts negatives after all positives") += keys.len() as u64;
+            *counts.last_mut().expect("the last slot counts negatives after all positives") +=
+                keys.len() as u64;
             counts.try_resize(rules.slots_per_positive() * number + 1, 0)?;
             take(Order::new(&positives, counts, ties)?, &positives)?;
         }
@@ -172,7 +208,10 @@ pub(crate) fn count_from_tables<S: Space>(
             let active = counts.count_active(q, positives.len());
             relation.kinds(q, start..start + keys.len(), kinds)?;
             // All positives are in `given`, so exclude the positives in this row.
-            kinds.iter_mut().filter(|kind| **kind == Kind::Match).for_each(|kind| *kind = Kind::Excluded);
+            kinds
+                .iter_mut()
+                .filter(|kind| **kind == Kind::Match)
+                .for_each(|kind| *kind = Kind::Excluded);
             let index = |place: usize| relation.gallery_index((start + place) as u32);
             let row = Row { keys, kinds, index, given: &positives[..active] };
             ranker.sort(&row, u64::MAX, space.kernel(), control)?;
@@ -214,8 +253,9 @@ fn for_each_row<T: FromZeros + Send + Sync, B: Send, R: Default + Send>(
         fill(queries, &columns, table)?;
         control.check()?;
         let rows = table.par_chunks_exact(columns.len()).zip(queries);
-        let found =
-            collect_each(rows, &buffers, |buffers, (row, &query)| compute(buffers, query, row, items.start as usize))?;
+        let found = collect_each(rows, &buffers, |buffers, (row, &query)| {
+            compute(buffers, query, row, items.start as usize)
+        })?;
         found.into_iter().for_each(&mut *receive);
         control.advance(table.len() as u64);
     }

@@ -51,7 +51,9 @@ impl std::str::FromStr for Ties {
             "optimistic" => Ok(Ties::Optimistic),
             "pessimistic" => Ok(Ties::Pessimistic),
             "expected" => Ok(Ties::Expected),
-            _ => argument(format!("unknown ties {name:?}; expected index, optimistic, pessimistic or expected")),
+            _ => argument(format!(
+                "unknown ties {name:?}; expected index, optimistic, pessimistic or expected"
+            )),
         }
     }
 }
@@ -100,7 +102,9 @@ impl TieRules {
             TieRules::One(Ties::Pessimistic) => first + above(),
             TieRules::One(Ties::Optimistic) => first + positives.partition_point(|p| p.key >= key),
             TieRules::One(Ties::Index) => {
-                first + positives.partition_point(|p| p.key > key || (p.key == key && p.index < index))
+                first
+                    + positives
+                        .partition_point(|p| p.key > key || (p.key == key && p.index < index))
             }
             TieRules::One(Ties::Expected) => {
                 let above = above();
@@ -111,7 +115,8 @@ impl TieRules {
                 if !is_tied(above) {
                     return 3 * (first + above);
                 }
-                let before = above + positives[above..].partition_point(|p| p.key == key && p.index < index);
+                let before =
+                    above + positives[above..].partition_point(|p| p.key == key && p.index < index);
                 Self::tied_slot(first + above, first + before)
             }
         }
@@ -123,7 +128,12 @@ impl TieRules {
     }
 
     /// Moves a query's counts from the slots of `self` to the slots of `ties`.
-    pub(crate) fn counts_under(self, ties: Ties, positives: &[Positive], counts: Vec<u64>) -> Result<Vec<u64>> {
+    pub(crate) fn counts_under(
+        self,
+        ties: Ties,
+        positives: &[Positive],
+        counts: Vec<u64>,
+    ) -> Result<Vec<u64>> {
         if self != TieRules::All {
             return Ok(counts);
         }

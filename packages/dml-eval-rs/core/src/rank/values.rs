@@ -46,12 +46,16 @@ impl Order {
     }
 
     /// Takes `number` groups in order: the negatives since the previous group, then the positives and negatives in the group.
-    pub fn from_groups(number: usize, groups: impl Iterator<Item = (u64, u64, u64)>) -> Result<Self> {
+    pub fn from_groups(
+        number: usize,
+        groups: impl Iterator<Item = (u64, u64, u64)>,
+    ) -> Result<Self> {
         let (mut before, mut positives_before) = (0, 0);
         let mut collected = allocate(number)?;
         collected.try_extend(groups.map(|(negatives_before, positives, negatives)| {
             before += negatives_before;
-            let group = Group { before: before + positives_before, positives_before, positives, negatives };
+            let group =
+                Group { before: before + positives_before, positives_before, positives, negatives };
             before += negatives;
             positives_before += positives;
             group
@@ -79,7 +83,8 @@ impl Order {
         if let Some((positives, grades, query)) = graded
             && metrics.iter().any(|metric| matches!(metric, Metric::Ndcg(_)))
         {
-            gains.try_extend(positives.iter().map(|positive| grades.grade(query, positive.index)))?;
+            gains
+                .try_extend(positives.iter().map(|positive| grades.grade(query, positive.index)))?;
         }
         let mut sorted = collect(gains.iter().copied())?;
         sorted.sort_unstable_by(|a, b| b.total_cmp(a));
@@ -119,9 +124,8 @@ impl Order {
     fn hits(&self, k: u64) -> f64 {
         match self {
             Order::Ranks(ranks) => up_to(ranks, k).len() as f64,
-            Order::Groups(groups) => {
-                within(groups, k).fold(0.0, |sum, group| sum + group.places_within(k) as f64 * group.density())
-            }
+            Order::Groups(groups) => within(groups, k)
+                .fold(0.0, |sum, group| sum + group.places_within(k) as f64 * group.density()),
         }
     }
 
@@ -132,7 +136,9 @@ impl Order {
                 let ranks = up_to(ranks, k).iter().zip(1u64..);
                 ranks.fold(0.0, |sum, (rank, hits)| sum + hits as f64 / *rank as f64)
             }
-            Order::Groups(groups) => within(groups, k).fold(0.0, |sum, group| group.add_precisions(sum, k, control)),
+            Order::Groups(groups) => {
+                within(groups, k).fold(0.0, |sum, group| group.add_precisions(sum, k, control))
+            }
         }
     }
 
@@ -154,7 +160,12 @@ impl Order {
             Order::Ranks(ranks) => value / ranks[ranks.len() - 1] as f64,
             Order::Groups(groups) => {
                 let last = groups[groups.len() - 1];
-                last.mean_over_outermost_rank(value, u64::MAX, |places| last.before + last.size() - places, control)
+                last.mean_over_outermost_rank(
+                    value,
+                    u64::MAX,
+                    |places| last.before + last.size() - places,
+                    control,
+                )
             }
         }
     }
@@ -170,7 +181,8 @@ impl Order {
             Order::Groups(groups) => within(groups, k).fold(0.0, |sum, group| {
                 let gains = group.members().map(gain).sum::<f64>();
                 let places = places(group.places_within(k), control);
-                let discounted = places.fold(0.0, |sum, place| sum + discounts.at(group.before + 1 + place));
+                let discounted =
+                    places.fold(0.0, |sum, place| sum + discounts.at(group.before + 1 + place));
                 sum + gains / group.size() as f64 * discounted
             }),
         }
@@ -197,7 +209,8 @@ impl Discounts {
         for start in (1..=last).step_by(BETWEEN_LOOKS) {
             control.check()?;
             let ranks = start..=last.min(start + BETWEEN_LOOKS - 1);
-            discounts.try_extend(ranks.map(|rank| std::f64::consts::LN_2 / ln((rank + 1) as f64)))?;
+            discounts
+                .try_extend(ranks.map(|rank| std::f64::consts::LN_2 / ln((rank + 1) as f64)))?;
         }
         Ok(Discounts(discounts))
     }
@@ -268,7 +281,13 @@ impl Group {
 
     /// Computes the expected `value` / rank of the group's first positive or, if `rank` counts from the end, of the
     /// last. Ranks greater than `most` give 0.
-    fn mean_over_outermost_rank(&self, value: f64, most: u64, rank: impl Fn(u64) -> u64, control: &Control) -> f64 {
+    fn mean_over_outermost_rank(
+        &self,
+        value: f64,
+        most: u64,
+        rank: impl Fn(u64) -> u64,
+        control: &Control,
+    ) -> f64 {
         let mut mean = 0.0;
         // The probability that earlier places do not contain a positive.
         let mut none = 1.0;
@@ -286,7 +305,11 @@ impl Group {
     fn add_precisions(&self, mut precisions: f64, k: u64, control: &Control) -> f64 {
         let density = self.density();
         // Given a positive in a place, the other positives are equally likely in all other places.
-        let rest = if self.size() > 1 { (self.positives - 1) as f64 / (self.size() - 1) as f64 } else { 0.0 };
+        let rest = if self.size() > 1 {
+            (self.positives - 1) as f64 / (self.size() - 1) as f64
+        } else {
+            0.0
+        };
         // Compute terms in batches of 64, for SIMD, but add them one by one, because the order of additions must not change.
         let mut terms = [0.0; 64];
         let (before, found) = ((self.before + 1) as f64, (self.positives_before + 1) as f64);

@@ -88,7 +88,13 @@ mod tests {
             let mut words = RowWords::new(Word::Int16Pair);
             for (lane, coordinates) in rows[range].iter().enumerate() {
                 let size = measure(coordinates);
-                words.round(&Numbers { coordinates, size, residual_norm: None, bias: Some(bias), axis: Axis::Rows })?;
+                words.round(&Numbers {
+                    coordinates,
+                    size,
+                    residual_norm: None,
+                    bias: Some(bias),
+                    axis: Axis::Rows,
+                })?;
                 words.write(lane, lanes, panel);
             }
             Ok(())
@@ -141,7 +147,11 @@ mod tests {
         let integers = [32_766i16, 32_766, 285, 0];
         let square: i64 = integers.iter().map(|v| i64::from(*v).pow(2)).sum();
         assert!((46_338i64.pow(2)..=46_339i64.pow(2)).contains(&square), "{square}");
-        let words = integers.as_chunks::<2>().0.iter().map(|[a, b]| u32::from(*a as u16) | u32::from(*b as u16) << 16);
+        let words = integers
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .map(|[a, b]| u32::from(*a as u16) | u32::from(*b as u16) << 16);
         let mut length = [0];
         write_lengths(&words.collect::<Vec<u32>>(), &mut length);
         let half = i64::from(length[0] as i16);

@@ -15,7 +15,13 @@ impl Classes {
     pub fn new(labels: &[u32]) -> Result<Self> {
         let classes = labels.iter().max().map_or(0, |l| *l as usize + 1);
         let (mut ends, mut members) = (Vec::new(), Vec::new());
-        sort_by_part(0..labels.len() as u32, classes, |row| labels[*row as usize] as usize, &mut ends, &mut members)?;
+        sort_by_part(
+            0..labels.len() as u32,
+            classes,
+            |row| labels[*row as usize] as usize,
+            &mut ends,
+            &mut members,
+        )?;
         Ok(Classes { ends, members })
     }
 

@@ -43,17 +43,27 @@ impl<'a> Codes<'a> {
         if let Some(g) = &gallery
             && (g.ncols() != width || g.nrows() == 0)
         {
-            let expected = format!("at least one row, and codes of {width} bytes to match the queries");
-            return Err(Error::Shape { side: Side::Gallery, rows: g.nrows(), columns: g.ncols(), expected });
+            let expected =
+                format!("at least one row, and codes of {width} bytes to match the queries");
+            return Err(Error::Shape {
+                side: Side::Gallery,
+                rows: g.nrows(),
+                columns: g.ncols(),
+                expected,
+            });
         }
         let own_gallery = gallery.is_none();
         let gallery = gallery.unwrap_or(queries);
         let most = rows.max(gallery.nrows());
         if u32::try_from(most).is_err() {
-            return argument(format!("there are {most} rows; expected fewer than 2^32: evaluate the rows in parts"));
+            return argument(format!(
+                "there are {most} rows; expected fewer than 2^32: evaluate the rows in parts"
+            ));
         }
         if !(queries.is_standard_layout() && gallery.is_standard_layout()) {
-            return argument("codes are not contiguous; expected C-contiguous rows (standard layout)");
+            return argument(
+                "codes are not contiguous; expected C-contiguous rows (standard layout)",
+            );
         }
         Ok(Codes { queries, gallery, kernel, own_gallery })
     }
@@ -71,7 +81,8 @@ impl<'a> Codes<'a> {
     fn code(&self, side: Side, row: usize) -> &[u8] {
         let codes = if side == Side::Query { &self.queries } else { &self.gallery };
         let width = codes.ncols();
-        &codes.as_slice().expect("new checks that codes are contiguous")[row * width..(row + 1) * width]
+        &codes.as_slice().expect("new checks that codes are contiguous")
+            [row * width..(row + 1) * width]
     }
 
     /// Returns the number of words per packed code.
@@ -88,9 +99,17 @@ impl<'a> Codes<'a> {
     }
 
     /// Packs codes into a panel of `width` lanes. Codes are too short for narrow panels, so column panels have the kernel's width.
-    fn pack(&self, side: Side, axis: Axis, rows: impl Iterator<Item = usize>, width: usize, panel: &mut [u32]) {
+    fn pack(
+        &self,
+        side: Side,
+        axis: Axis,
+        rows: impl Iterator<Item = usize>,
+        width: usize,
+        panel: &mut [u32],
+    ) {
         for (lane, row) in rows.enumerate() {
-            for (word, packed) in panel[lane..].iter_mut().step_by(width).zip(self.words(side, row)) {
+            for (word, packed) in panel[lane..].iter_mut().step_by(width).zip(self.words(side, row))
+            {
                 *word = packed;
             }
         }
@@ -143,7 +162,13 @@ impl Distances for Codes<'_> {
         self.bits()
     }
 
-    fn distance_table(&self, queries: &[u32], items: &[u32], distances: &mut [u16], control: &Control) -> Result<()> {
+    fn distance_table(
+        &self,
+        queries: &[u32],
+        items: &[u32],
+        distances: &mut [u16],
+        control: &Control,
+    ) -> Result<()> {
         let convert = |negatives: &[f32], distances: &mut [u16]| {
             for (distance, negative) in distances.iter_mut().zip(negatives) {
                 // Adding 2²³ puts the number into the lowest bits of the sum, since the unit in the last place is then 1.
@@ -172,13 +197,25 @@ impl Codes<'_> {
             |side, rows, width| {
                 let axis = if side == Side::Query { Axis::Rows } else { Axis::Columns };
                 let encode = |lanes: Range<usize>, panel: &mut [u32], _: &mut [()]| {
-                    self.pack(side, axis, rows[lanes].iter().map(|&row| row as usize), width, panel);
+                    self.pack(
+                        side,
+                        axis,
+                        rows[lanes].iter().map(|&row| row as usize),
+                        width,
+                        panel,
+                    );
                     Ok(())
                 };
-                Panels::load_together(rows.len(), width, shape.steps, encode).map(|(panels, _)| panels)
+                Panels::load_together(rows.len(), width, shape.steps, encode)
+                    .map(|(panels, _)| panels)
             },
             |rows, columns, tile: &mut [f32]| product.tile(shape.steps, rows, columns, tile),
-            (|_| (), |_: &[()], negatives: &[f32], keys: &mut [K]| self.kernel.vectorize(|| convert(negatives, keys))),
+            (
+                |_| (),
+                |_: &[()], negatives: &[f32], keys: &mut [K]| {
+                    self.kernel.vectorize(|| convert(negatives, keys))
+                },
+            ),
             keys,
             control,
         )
@@ -219,14 +256,24 @@ impl<'a> Space for Codes<'a> {
         Some(screened)
     }
 
-    fn keys(&self, pairs: &[(u32, u32)], _scratch: &mut Scratch, keys: &mut Vec<f64>) -> Result<()> {
+    fn keys(
+        &self,
+        pairs: &[(u32, u32)],
+        _scratch: &mut Scratch,
+        keys: &mut Vec<f64>,
+    ) -> Result<()> {
         keys.try_extend(pairs.iter().map(|&(q, g)| {
             let (q, g) = (self.code(Side::Query, q as usize), self.code(Side::Gallery, g as usize));
             0.0 - f64::from(self.kernel.differing_bits(q, g))
         }))
     }
 
-    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()> {
+    fn scores(
+        &self,
+        pairs: &[(u32, u32)],
+        scratch: &mut Scratch,
+        scores: &mut Vec<f64>,
+    ) -> Result<()> {
         self.keys(pairs, scratch, scores)
     }
 
@@ -234,14 +281,28 @@ impl<'a> Space for Codes<'a> {
         score
     }
 
-    fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()> {
+    fn key_table(
+        &self,
+        queries: &[u32],
+        items: &[u32],
+        keys: &mut [f64],
+        control: &Control,
+    ) -> Result<()> {
         let convert = |negatives: &[f32], keys: &mut [f64]| {
-            keys.iter_mut().zip(negatives).for_each(|(key, negative)| *key = 0.0 + f64::from(*negative));
+            keys.iter_mut()
+                .zip(negatives)
+                .for_each(|(key, negative)| *key = 0.0 + f64::from(*negative));
         };
         self.table(queries, items, convert, keys, control)
     }
 
-    fn score_table(&self, queries: &[u32], items: &[u32], scores: &mut [f64], control: &Control) -> Result<()> {
+    fn score_table(
+        &self,
+        queries: &[u32],
+        items: &[u32],
+        scores: &mut [f64],
+        control: &Control,
+    ) -> Result<()> {
         self.key_table(queries, items, scores, control)
     }
 
@@ -261,10 +322,19 @@ impl<'a> Space for Codes<'a> {
 /// Packs elements to bits, the most significant bit first. A bit is set if the element is greater than `threshold`.
 ///
 /// `out` must have shape (rows, ceil(dim / 8)).
-pub fn binarize(x: Matrix<'_>, threshold: f64, mut out: ArrayViewMut2<'_, u8>, control: &Control) -> Result<()> {
+pub fn binarize(
+    x: Matrix<'_>,
+    threshold: f64,
+    mut out: ArrayViewMut2<'_, u8>,
+    control: &Control,
+) -> Result<()> {
     let (rows, dim) = (x.rows(), x.dim());
     if out.dim() != (rows, dim.div_ceil(8)) {
-        return argument(format!("out has shape {:?}; expected ({rows}, {})", out.dim(), dim.div_ceil(8)));
+        return argument(format!(
+            "out has shape {:?}; expected ({rows}, {})",
+            out.dim(),
+            dim.div_ceil(8)
+        ));
     }
     if threshold.is_nan() {
         return argument("threshold is NaN; expected a number");
@@ -276,7 +346,10 @@ pub fn binarize(x: Matrix<'_>, threshold: f64, mut out: ArrayViewMut2<'_, u8>, c
         control.check()?;
         x.widen(i, row);
         for (byte, values) in code.iter_mut().zip(row.chunks(8)) {
-            *byte = values.iter().enumerate().fold(0, |b, (k, &v)| b | (u8::from(v > threshold) << (7 - k)));
+            *byte = values
+                .iter()
+                .enumerate()
+                .fold(0, |b, (k, &v)| b | (u8::from(v > threshold) << (7 - k)));
         }
         if !row.iter().all(|v| v.is_finite()) {
             first_bad.fetch_min(i, Relaxed);

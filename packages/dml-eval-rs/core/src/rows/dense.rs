@@ -40,10 +40,18 @@ impl Precision {
     /// Chooses the faster precision, given the numbers of positives and queries. If `every_rank`, all ranks matter, so all
     /// positives are thresholds. If a query has too many thresholds, a coarse screen leaves too many values within the margins
     /// (measured in docs/internals/evaluator-speed.md).
-    pub fn for_positives(positives: usize, queries: usize, every_rank: bool, kernel: &Kernel) -> Self {
+    pub fn for_positives(
+        positives: usize,
+        queries: usize,
+        every_rank: bool,
+        kernel: &Kernel,
+    ) -> Self {
         let each = positives / queries.max(1);
-        let is_faster =
-            if kernel.has_int16() { each < MANY_FOR_INT16 } else { each < MANY_FOR_BFLOAT16 && !every_rank };
+        let is_faster = if kernel.has_int16() {
+            each < MANY_FOR_INT16
+        } else {
+            each < MANY_FOR_BFLOAT16 && !every_rank
+        };
         if is_faster { Precision::SixteenBit } else { Precision::Float32 }
     }
 }
@@ -91,28 +99,48 @@ impl<'a> Dense<'a> {
         control: &Control,
     ) -> Result<Unread<'a>> {
         if queries.dim() == 0 || queries.rows() == 0 {
-            let (rows, columns, expected) = (queries.rows(), queries.dim(), "at least one row and one column".into());
+            let (rows, columns, expected) =
+                (queries.rows(), queries.dim(), "at least one row and one column".into());
             return Err(Error::Shape { side: Side::Query, rows, columns, expected });
         }
         if let Some(g) = &gallery
             && (g.dim() != queries.dim() || g.rows() == 0)
         {
-            let expected = format!("at least one row, and {} columns to match the queries", queries.dim());
-            return Err(Error::Shape { side: Side::Gallery, rows: g.rows(), columns: g.dim(), expected });
+            let expected =
+                format!("at least one row, and {} columns to match the queries", queries.dim());
+            return Err(Error::Shape {
+                side: Side::Gallery,
+                rows: g.rows(),
+                columns: g.dim(),
+                expected,
+            });
         }
         let most = gallery.as_ref().map_or(0, Source::rows).max(queries.rows());
         if u32::try_from(most).is_err() {
-            return argument(format!("there are {most} rows; expected fewer than 2^32: evaluate the rows in parts"));
+            return argument(format!(
+                "there are {most} rows; expected fewer than 2^32: evaluate the rows in parts"
+            ));
         }
         let query_squares = validate(&queries, Side::Query, similarity, kernel, control)?;
         let word = match precision {
-            Precision::SixteenBit if kernel.has_int16() && queries.dim() <= LONGEST_INT16 => Word::Int16Pair,
+            Precision::SixteenBit if kernel.has_int16() && queries.dim() <= LONGEST_INT16 => {
+                Word::Int16Pair
+            }
             Precision::SixteenBit if kernel.has_bfloat16() => Word::BFloat16Pair,
             _ => Word::Float32,
         };
         let gallery_squares = gallery.is_some().then(Vec::new);
         let gallery = gallery.unwrap_or(queries);
-        Ok(Unread(Dense { queries, gallery, similarity, kernel, word, query_squares, gallery_squares, scale: 1.0 }))
+        Ok(Unread(Dense {
+            queries,
+            gallery,
+            similarity,
+            kernel,
+            word,
+            query_squares,
+            gallery_squares,
+            scale: 1.0,
+        }))
     }
 
     /// Returns the similarity for a key: the cosine, the dot product, or minus the squared distance.
@@ -155,7 +183,12 @@ impl<'a> Dense<'a> {
     }
 
     /// Appends the sums of products (or squared differences) of `pairs` to `sums`. For speed, pairs of a query should be adjacent.
-    pub(super) fn sums(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, sums: &mut Vec<f64>) -> Result<()> {
+    pub(super) fn sums(
+        &self,
+        pairs: &[(u32, u32)],
+        scratch: &mut Scratch,
+        sums: &mut Vec<f64>,
+    ) -> Result<()> {
         let first = sums.len();
         sums.try_resize(first + pairs.len(), 0.0)?;
         let sums = &mut sums[first..];
@@ -248,7 +281,11 @@ impl<'a> Dense<'a> {
     /// Returns the key for a sum over a query and `item`.
     pub(super) fn key(&self, item: u32, sum: f64) -> f64 {
         self.key_of(
-            if self.similarity == Similarity::Cosine { self.squares(Side::Gallery)[item as usize] } else { 0.0 },
+            if self.similarity == Similarity::Cosine {
+                self.squares(Side::Gallery)[item as usize]
+            } else {
+                0.0
+            },
             sum,
         )
     }
@@ -268,7 +305,9 @@ impl<'a> Dense<'a> {
     pub(crate) fn keys_of_sums(&self, squares: &[f64], sums: &mut [f64]) {
         self.kernel.vectorize(|| match self.similarity {
             Similarity::Cosine => {
-                sums.iter_mut().zip(squares).for_each(|(sum, square)| *sum = 0.0 + cosine_key(*sum, *square));
+                sums.iter_mut()
+                    .zip(squares)
+                    .for_each(|(sum, square)| *sum = 0.0 + cosine_key(*sum, *square));
             }
             Similarity::Dot => sums.iter_mut().for_each(|sum| *sum += 0.0),
             Similarity::Euclidean => sums.iter_mut().for_each(|sum| *sum = 0.0 - *sum),
@@ -297,7 +336,8 @@ impl<'a> Unread<'a> {
     pub fn read(mut self, control: &Control) -> Result<Dense<'a>> {
         let Dense { similarity, kernel, .. } = self.0;
         if !self.0.is_own_gallery() {
-            self.0.gallery_squares = Some(validate(&self.0.gallery, Side::Gallery, similarity, kernel, control)?);
+            self.0.gallery_squares =
+                Some(validate(&self.0.gallery, Side::Gallery, similarity, kernel, control)?);
         }
         let squares = self.0.query_squares.iter().chain(self.0.gallery_squares.iter().flatten());
         if similarity != Similarity::Cosine {

@@ -72,7 +72,8 @@ impl<'s, 'a> DensePacking<'s, 'a> {
     pub fn along(space: &'s Dense<'a>, directions: &[f64]) -> Self {
         let sample = Sample::draw(space, 256).unwrap().rows;
         let frame = Frame::around(Vec::new(), &sample, space.dim(), space.similarity()).unwrap();
-        let prefix = Prefix::new(space.kernel(), directions, space.dim(), &Control::default()).unwrap();
+        let prefix =
+            Prefix::new(space.kernel(), directions, space.dim(), &Control::default()).unwrap();
         DensePacking { space, frame, prefix: Some(prefix) }
     }
 
@@ -82,7 +83,9 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         let (dim, similarity, control) = (space.dim(), space.similarity(), Control::default());
         let sample = Sample::draw(space, 256).unwrap().rows;
         let mean: Vec<f64> = (0..dim)
-            .map(|i| sample.iter().skip(i).step_by(dim).sum::<f64>() * dim as f64 / sample.len() as f64)
+            .map(|i| {
+                sample.iter().skip(i).step_by(dim).sum::<f64>() * dim as f64 / sample.len() as f64
+            })
             .collect();
         let mut kinds = Vec::new();
         for centre in [Vec::new(), mean] {
@@ -94,13 +97,18 @@ impl<'s, 'a> DensePacking<'s, 'a> {
             });
             let most = if dim <= 4096 { (rows.len() / dim).min(64) } else { 0 };
             let counts = [1, dim / 2, dim].into_iter().filter(|count| (1..=most).contains(count));
-            let principal = counts.map(|n| principal_directions(space.kernel(), &rows, dim, n, &control).unwrap());
+            let principal = counts
+                .map(|n| principal_directions(space.kernel(), &rows, dim, n, &control).unwrap());
             // Axes that are exactly orthonormal, then axes that are only nearly orthonormal.
             let axes = |length: f64| {
                 let count = if dim <= 512 { dim.div_ceil(3) } else { 0 };
-                (0..dim * count).map(|at| if at / dim == at % dim { length } else { 0.0 }).collect::<Vec<f64>>()
+                (0..dim * count)
+                    .map(|at| if at / dim == at % dim { length } else { 0.0 })
+                    .collect::<Vec<f64>>()
             };
-            for directions in principal.chain([axes(1.0), axes(1.0 + 1e-4)]).filter(|found| !found.is_empty()) {
+            for directions in
+                principal.chain([axes(1.0), axes(1.0 + 1e-4)]).filter(|found| !found.is_empty())
+            {
                 let prefix = Prefix::new(space.kernel(), &directions, dim, &control).unwrap();
                 kinds.push(DensePacking { space, frame: frame(), prefix: Some(prefix) });
             }
@@ -156,13 +164,14 @@ impl Packing for DensePacking<'_, '_> {
         let packing = row.residual * (column.norm + column.residual) + row.norm * column.residual;
         let biases = row.bias + column.bias;
         // A bias is rounded to float32. The magnitudes of the pieces add up to at most 1 + 2⁻⁷ times the bias.
-        let summing =
-            gamma * (lengths + row.residual_norm * column.residual_norm + 1.01 * biases) + 2.0 * UNIT32 * biases;
+        let summing = gamma * (lengths + row.residual_norm * column.residual_norm + 1.01 * biases)
+            + 2.0 * UNIT32 * biases;
         // Allow for the rounding of both keys (the screened item's and the positive's) and of the frame. Products in keys underflow
         // by at most dim · 2^−1074 · scale² ≤ dim · 2^−76. Scaled rows are not longer than 1.
         let longest = column.length.max(row.length) + 1.0;
         let deciding = 32.0 * (dim + 8.0) * UNIT64 * (row.length + 1.0) * longest;
-        let projecting = self.prefix.as_ref().map_or(0.0, |prefix| prefix.error() * row.length * column.length);
+        let projecting =
+            self.prefix.as_ref().map_or(0.0, |prefix| prefix.error() * row.length * column.length);
         // The CPU may flush products to zero. For integers, this affects only the product of the scales, times a sum below 2^31.
         let times = if is_integer { (1u64 << 10) as f64 } else { (numbers + 8.0) * 4.0 };
         let underflow = times * f64::from(f32::MIN_POSITIVE);

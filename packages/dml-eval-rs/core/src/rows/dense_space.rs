@@ -56,7 +56,12 @@ impl<'a> Space for Dense<'a> {
         Ok(())
     }
 
-    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()> {
+    fn scores(
+        &self,
+        pairs: &[(u32, u32)],
+        scratch: &mut Scratch,
+        scores: &mut Vec<f64>,
+    ) -> Result<()> {
         self.scores(pairs, scratch, scores)
     }
 
@@ -64,7 +69,13 @@ impl<'a> Space for Dense<'a> {
         self.value_of_score(score)
     }
 
-    fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()> {
+    fn key_table(
+        &self,
+        queries: &[u32],
+        items: &[u32],
+        keys: &mut [f64],
+        control: &Control,
+    ) -> Result<()> {
         let sum = match self.similarity {
             Similarity::Euclidean => Sum::Distance,
             _ if self.queries.is_double() || self.gallery.is_double() => Sum::Dot64,
@@ -72,7 +83,8 @@ impl<'a> Space for Dense<'a> {
         };
         let products = &self.kernel.exact;
         let steps = padded_len(self.queries.dim());
-        let squares = if self.similarity == Similarity::Cosine { self.squares(Side::Gallery) } else { &[] };
+        let squares =
+            if self.similarity == Similarity::Cosine { self.squares(Side::Gallery) } else { &[] };
         let item_square = |item: u32| if squares.is_empty() { 0.0 } else { squares[item as usize] };
         let convert = |squares: &[f64], sums: &[f64], keys: &mut [f64]| {
             self.kernel.vectorize(
@@ -101,7 +113,13 @@ impl<'a> Space for Dense<'a> {
         )
     }
 
-    fn score_table(&self, queries: &[u32], items: &[u32], scores: &mut [f64], control: &Control) -> Result<()> {
+    fn score_table(
+        &self,
+        queries: &[u32],
+        items: &[u32],
+        scores: &mut [f64],
+        control: &Control,
+    ) -> Result<()> {
         self.score_table(queries, items, scores, control)
     }
 

@@ -67,20 +67,27 @@ impl Encoding<'_, '_> {
         let Encoding { space, frame, lanes, .. } = self;
         let (together, dim) = (prefix.rows(), space.dim());
         let (mut row, mut words) = (Vec::new(), RowWords::new(space.word()));
-        let (mut framed, mut rounded) = (full(together, Framed::default())?, full(dim * together, 0.0)?);
+        let (mut framed, mut rounded) =
+            (full(together, Framed::default())?, full(dim * together, 0.0)?);
         let mut coordinates = Coordinates::default();
         for first in (0..lanes.rows.len()).step_by(together) {
             let group = first..(first + together).min(lanes.rows.len());
             let rounded = &mut rounded[..group.len() * dim];
-            for ((lane, rounded), framed) in group.clone().zip(rounded.chunks_exact_mut(dim)).zip(&mut framed) {
+            for ((lane, rounded), framed) in
+                group.clone().zip(rounded.chunks_exact_mut(dim)).zip(&mut framed)
+            {
                 space.prefetch(lanes.side, lanes.rows.start + lane + AHEAD);
                 space.scale_row(lanes.side, lanes.rows.start + lane, &mut row)?;
-                let square = if space.similarity() == Similarity::Cosine { 1.0 } else { square(&row) };
+                let square =
+                    if space.similarity() == Similarity::Cosine { 1.0 } else { square(&row) };
                 *framed = frame.enter_rounded(&row, square, rounded);
             }
             prefix.coordinates(rounded, &mut coordinates)?;
-            for ((lane, own), framed) in group.zip(coordinates.found.chunks_exact(prefix.len())).zip(&framed) {
-                lanes.extents[lane] = round_row((space, frame, Some(prefix)), lanes.axis, own, *framed, &mut words)?;
+            for ((lane, own), framed) in
+                group.zip(coordinates.found.chunks_exact(prefix.len())).zip(&framed)
+            {
+                lanes.extents[lane] =
+                    round_row((space, frame, Some(prefix)), lanes.axis, own, *framed, &mut words)?;
                 words.write(lane, lanes.width, lanes.panel);
             }
         }
@@ -105,8 +112,10 @@ fn round_row(
         rounding *= 1.0 + prefix.len() as f64;
         rounding += prefix.rounding(framed.square, framed.length);
         norm += rounding;
-        residual_norm =
-            Some((prefix.residual_norm(framed.square, size.square, rounding, framed.length) as f32).next_up());
+        residual_norm = Some(
+            (prefix.residual_norm(framed.square, size.square, rounding, framed.length) as f32)
+                .next_up(),
+        );
     }
     let bias = frame.is_biased().then_some(framed.bias);
     let rounded = words.round(&Numbers { coordinates, size, residual_norm, bias, axis })?;

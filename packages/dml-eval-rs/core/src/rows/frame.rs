@@ -50,7 +50,12 @@ impl Frame {
 
     /// Makes a frame around `centre`, or a frame with no centre if `centre` is empty. Biases are relative to the mean over
     /// `sample`, or to 0 if `sample` is empty. If `centre` is not empty, `sample` must not be empty.
-    pub fn around(centre: Vec<f64>, sample: &[f64], dim: usize, similarity: Similarity) -> Result<Self> {
+    pub fn around(
+        centre: Vec<f64>,
+        sample: &[f64],
+        dim: usize,
+        similarity: Similarity,
+    ) -> Result<Self> {
         let centre_length = square(&centre).sqrt();
         let mut frame = Frame { similarity, centre, centre_length, mean_bias: 0.0, offset: 0.0 };
         if frame.is_biased() && !sample.is_empty() {
@@ -61,7 +66,8 @@ impl Frame {
                 frame.enter(&mut buffer).bias
             };
             frame.mean_bias = sample.chunks_exact(dim).map(bias).sum::<f64>() / rows;
-            let constant = if similarity == Similarity::Euclidean { 0.0 } else { square(&frame.centre) };
+            let constant =
+                if similarity == Similarity::Euclidean { 0.0 } else { square(&frame.centre) };
             frame.offset = -2.0 * frame.mean_bias - constant;
         }
         Ok(frame)
@@ -110,7 +116,11 @@ impl Frame {
             Similarity::Euclidean => after / 2.0,
             Similarity::Cosine | Similarity::Dot => -along,
         };
-        Framed { bias: bias - self.mean_bias, square: after, length: before.sqrt() + self.centre_length }
+        Framed {
+            bias: bias - self.mean_bias,
+            square: after,
+            length: before.sqrt() + self.centre_length,
+        }
     }
 }
 
@@ -130,9 +140,12 @@ mod tests {
                 assert_eq!(frame.centre.is_empty(), shift < 0.05);
                 for (x, y) in sample.chunks_exact(DIM).zip(sample.chunks_exact(DIM).skip(7)) {
                     let (mut c, mut d) = (x.to_vec(), y.to_vec());
-                    let (Framed { bias, square: after, length }, other) = (frame.enter(&mut c), frame.enter(&mut d));
+                    let (Framed { bias, square: after, length }, other) =
+                        (frame.enter(&mut c), frame.enter(&mut d));
                     let value = match similarity {
-                        Similarity::Euclidean => -x.iter().zip(y).map(|(a, b)| (a - b).powi(2)).sum::<f64>() / 2.0,
+                        Similarity::Euclidean => {
+                            -x.iter().zip(y).map(|(a, b)| (a - b).powi(2)).sum::<f64>() / 2.0
+                        }
                         _ => dot(x, y),
                     };
                     let found = dot(&c, &d) - bias - other.bias + frame.offset();

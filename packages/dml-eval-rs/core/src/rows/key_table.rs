@@ -33,7 +33,8 @@ pub(crate) fn pack_rows<T: Copy + Default + FromZeros + Send + Sync>(
     steps: usize,
     encode: impl Fn(usize, &mut Scratch, &mut [T]) -> Result<()> + Sync,
 ) -> Result<Panels<T>> {
-    let row = |i: usize, scratch: &mut Scratch, words: &mut [T]| encode(rows[i] as usize, scratch, words);
+    let row =
+        |i: usize, scratch: &mut Scratch, words: &mut [T]| encode(rows[i] as usize, scratch, words);
     Panels::load(rows.len(), width, steps, row).map(|(panels, _)| panels)
 }
 
@@ -60,7 +61,9 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
         let is_one = queries.len() <= query_block && items.len() <= item_block;
         if is_one { "table of keys" } else { "table of keys in blocks" }
     });
-    for (block_queries, keys) in queries.chunks(query_block).zip(keys.chunks_mut(query_block * items.len())) {
+    for (block_queries, keys) in
+        queries.chunks(query_block).zip(keys.chunks_mut(query_block * items.len()))
+    {
         let query_panels = pack(Side::Query, block_queries, height)?;
         for (b, block_items) in items.chunks(item_block).enumerate() {
             let item_panels = pack(Side::Gallery, block_items, width)?;
@@ -75,8 +78,14 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
                             return Ok(());
                         }
                         for (r, lines) in keys.chunks_mut(height * items.len()).enumerate() {
-                            tile(query_panels.panel(group * together + r), item_panels.panel(c), values);
-                            for (line, values) in lines.chunks_exact_mut(items.len()).zip(values.chunks_exact(width)) {
+                            tile(
+                                query_panels.panel(group * together + r),
+                                item_panels.panel(c),
+                                values,
+                            );
+                            for (line, values) in
+                                lines.chunks_exact_mut(items.len()).zip(values.chunks_exact(width))
+                            {
                                 let line = &mut line[b * item_block + c * width..][..columns.len()];
                                 convert(prepared, &values[..columns.len()], line);
                             }

@@ -22,7 +22,12 @@ impl Keys {
     }
 
     /// Computes the keys of `items`.
-    pub fn compute<S: Space>(&mut self, space: &S, query: usize, items: impl Iterator<Item = u32>) -> Result<&[f64]> {
+    pub fn compute<S: Space>(
+        &mut self,
+        space: &S,
+        query: usize,
+        items: impl Iterator<Item = u32>,
+    ) -> Result<&[f64]> {
         self.begin(query, items)?;
         space.keys(&self.pairs, &mut self.scratch, &mut self.keys)?;
         Ok(&self.keys)

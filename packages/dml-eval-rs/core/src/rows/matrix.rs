@@ -145,7 +145,10 @@ mod tests {
         for bits in 0..=u16::MAX {
             let half = f16::from_bits(bits);
             let found = widen_half(half);
-            assert!(found.to_bits() == half.to_f32().to_bits() || found.is_nan() && half.is_nan(), "{bits:#x}");
+            assert!(
+                found.to_bits() == half.to_f32().to_bits() || found.is_nan() && half.is_nan(),
+                "{bits:#x}"
+            );
         }
     }
 }

@@ -56,14 +56,18 @@ impl NarrowPanels {
         // If more rows are left than half a panel, padding takes little memory, and a narrow panel would take more time.
         let is_narrow = is_long && 0 < lanes && 2 * lanes <= width;
         let padded = if is_narrow { rows - lanes } else { rows };
-        let whole_panel = |rows: Range<usize>, panel: &mut [u32], extras: &mut [E]| encode(rows, width, panel, extras);
+        let whole_panel = |rows: Range<usize>, panel: &mut [u32], extras: &mut [E]| {
+            encode(rows, width, panel, extras)
+        };
         let (whole, mut extras) = Panels::load_together(padded, width, steps, whole_panel)?;
         let mut narrow = None;
         if is_narrow {
-            let (panel, last) =
-                Panels::load_together(lanes, lanes, steps, |_, panel: &mut [u32], extras: &mut [E]| {
-                    encode(padded..rows, lanes, panel, extras)
-                })?;
+            let (panel, last) = Panels::load_together(
+                lanes,
+                lanes,
+                steps,
+                |_, panel: &mut [u32], extras: &mut [E]| encode(padded..rows, lanes, panel, extras),
+            )?;
             extras.try_extend(last)?;
             narrow = Some(Narrow { panel, position: padded / width, lanes });
         }
@@ -100,7 +104,9 @@ impl<'a> Panel<'a> {
         if self.lanes == self.width {
             return words;
         }
-        for (padded, words) in buffer.chunks_exact_mut(self.width).zip(words.chunks_exact(self.lanes)) {
+        for (padded, words) in
+            buffer.chunks_exact_mut(self.width).zip(words.chunks_exact(self.lanes))
+        {
             padded[..self.lanes].copy_from_slice(words);
         }
         buffer
@@ -131,13 +137,18 @@ fn multiply_in_chunks(
     (rows, columns): (Panel<'_>, Panel<'_>),
     tile: &mut [f32],
 ) -> Result<()> {
-    assert!(product.is_sum(), "narrow panels need products that are sums, but int16 rows are scaled");
-    let (mut row_words, mut column_words) = (full(CHUNK * rows.width, 0)?, full(CHUNK * columns.width, 0)?);
+    assert!(
+        product.is_sum(),
+        "narrow panels need products that are sums, but int16 rows are scaled"
+    );
+    let (mut row_words, mut column_words) =
+        (full(CHUNK * rows.width, 0)?, full(CHUNK * columns.width, 0)?);
     let mut part = full(rows.width * columns.width, 0.0)?;
     tile.fill(0.0);
     for from in (0..steps).step_by(CHUNK) {
         let to = (from + CHUNK).min(steps);
-        let (rows, columns) = (rows.padded(from, to, &mut row_words), columns.padded(from, to, &mut column_words));
+        let (rows, columns) =
+            (rows.padded(from, to, &mut row_words), columns.padded(from, to, &mut column_words));
         product.tile(to - from, rows, columns, &mut part);
         for (sum, value) in tile.iter_mut().zip(&part) {
             *sum += value;

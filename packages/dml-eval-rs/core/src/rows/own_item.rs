@@ -27,10 +27,16 @@ impl OwnItem<'_> {
     pub(crate) fn check(&self, queries: usize, gallery: u64) -> Result<()> {
         let OwnItem::Listed(indices) = self else { return Ok(()) };
         if indices.len() != queries {
-            return argument(format!("indices has {} entries; expected {queries}, one per query", indices.len()));
+            return argument(format!(
+                "indices has {} entries; expected {queries}, one per query",
+                indices.len()
+            ));
         }
         match indices.iter().position(|index| *index < -1 || *index >= gallery as i64) {
-            Some(at) => argument(format!("indices[{at}] is {}; expected -1, or an index below {gallery}", indices[at])),
+            Some(at) => argument(format!(
+                "indices[{at}] is {}; expected -1, or an index below {gallery}",
+                indices[at]
+            )),
             None => Ok(()),
         }
     }

@@ -29,7 +29,8 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
         steps: usize,
         encode: impl Fn(usize, &mut Scratch, &mut [T]) -> Result<E> + Sync,
     ) -> Result<(Self, Vec<E>)> {
-        let (mut panels, mut extras) = (Self::zeros(rows, width, steps)?, full(rows, E::default())?);
+        let (mut panels, mut extras) =
+            (Self::zeros(rows, width, steps)?, full(rows, E::default())?);
         each(
             panels.par_iter_mut().zip(extras.par_chunks_mut(width)).enumerate(),
             || Ok((Scratch::default(), full(steps, T::default())?)),
@@ -53,9 +54,12 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
         steps: usize,
         encode: impl Fn(Range<usize>, &mut [T], &mut [E]) -> Result<()> + Sync,
     ) -> Result<(Self, Vec<E>)> {
-        let (mut panels, mut extras) = (Self::zeros(rows, width, steps)?, full(rows, E::default())?);
+        let (mut panels, mut extras) =
+            (Self::zeros(rows, width, steps)?, full(rows, E::default())?);
         let parts = panels.par_iter_mut().zip(extras.par_chunks_mut(width)).enumerate();
-        parts.try_for_each(|(p, (panel, extras))| encode(p * width..p * width + extras.len(), panel, extras))?;
+        parts.try_for_each(|(p, (panel, extras))| {
+            encode(p * width..p * width + extras.len(), panel, extras)
+        })?;
         Ok((panels, extras))
     }
 
@@ -75,6 +79,7 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
     }
 
     pub fn panels(&self, panels: Range<usize>) -> &[T] {
-        &self.words[self.first..][panels.start * self.words_per_panel..panels.end * self.words_per_panel]
+        &self.words[self.first..]
+            [panels.start * self.words_per_panel..panels.end * self.words_per_panel]
     }
 }

@@ -54,7 +54,9 @@ fn interleave(row: &[f32], lane: usize, lanes: usize, panel: &mut [u32]) {
             out[i * lanes] = part[i].to_bits();
         }
     }
-    for (out, v) in panel[row.len() / TOGETHER * TOGETHER * lanes..].chunks_exact_mut(lanes).zip(rest) {
+    for (out, v) in
+        panel[row.len() / TOGETHER * TOGETHER * lanes..].chunks_exact_mut(lanes).zip(rest)
+    {
         out[lane] = v.to_bits();
     }
 }
@@ -68,20 +70,27 @@ fn add(sums: &mut [f64], values: &[f32]) {
 
 impl Prefix {
     /// Packs directions of shape (count, dim), and measures how far they are from orthonormal.
-    pub fn new(kernel: &'static Kernel, directions: &[f64], dim: usize, control: &Control) -> Result<Self> {
+    pub fn new(
+        kernel: &'static Kernel,
+        directions: &[f64],
+        dim: usize,
+        control: &Control,
+    ) -> Result<Self> {
         let count = directions.len() / dim;
         let products = multiply(kernel, directions, directions, dim, control)?;
-        let departure = |(at, v): (usize, &f64)| (v - f64::from(u8::from(at / count == at % count))).powi(2);
+        let departure =
+            |(at, v): (usize, &f64)| (v - f64::from(u8::from(at / count == at % count))).powi(2);
         let departure = products.iter().enumerate().map(departure).sum::<f64>().sqrt();
         let root = (count as f64).sqrt();
         // Bound the float64 rounding errors: of the departure, each coordinate, the squared coordinates, and the squared row.
         let rounding = 32.0 * (dim as f64 + 8.0) * UNIT64 * (1.0 + root);
-        let (directions, _) = Panels::load(count, kernel.number_tiles.columns, dim, |index, _, row| {
-            for (out, v) in row.iter_mut().zip(&directions[index * dim..][..dim]) {
-                *out = (*v as f32).to_bits();
-            }
-            Ok(())
-        })?;
+        let (directions, _) =
+            Panels::load(count, kernel.number_tiles.columns, dim, |index, _, row| {
+                for (out, v) in row.iter_mut().zip(&directions[index * dim..][..dim]) {
+                    *out = (*v as f32).to_bits();
+                }
+                Ok(())
+            })?;
         // Bound the rounding of both factors, the product, and the sums.
         let operations = (PART.min(dim) as f64 + 8.0) * UNIT32;
         let of_products = operations / (1.0 - operations) * root * (1.0 + departure);
@@ -128,7 +137,9 @@ impl Prefix {
                 let directions = &self.directions.panel(panel)[from * width..][..steps * width];
                 product.tile(steps, factors, directions, tile);
                 let columns = width.min(self.count - first);
-                for (found, line) in found.chunks_exact_mut(self.count).zip(tile.chunks_exact(width)) {
+                for (found, line) in
+                    found.chunks_exact_mut(self.count).zip(tile.chunks_exact(width))
+                {
                     add(&mut found[first..first + columns], line);
                 }
             }
@@ -144,7 +155,13 @@ impl Prefix {
 
     /// Bounds the residual norm, given the squared lengths of the row and of the computed coordinates, which differ from exact
     /// coordinates by at most `rounding`. Further rounding errors are relative to `length`.
-    pub fn residual_norm(&self, square: f64, coordinates_square: f64, rounding: f64, length: f64) -> f64 {
+    pub fn residual_norm(
+        &self,
+        square: f64,
+        coordinates_square: f64,
+        rounding: f64,
+        length: f64,
+    ) -> f64 {
         let least = (coordinates_square.sqrt() - rounding).max(0.0);
         ((square - least * least).max(0.0) + self.error * length * length).sqrt()
     }
@@ -166,7 +183,10 @@ mod tests {
         let mut coordinates = Coordinates::default();
         prefix.coordinates(row, &mut coordinates).unwrap();
         let found = &coordinates.found[..prefix.len()];
-        let errors = directions.chunks_exact(row.len()).zip(found).map(|(d, found)| (dot(&exact, d) - found).powi(2));
+        let errors = directions
+            .chunks_exact(row.len())
+            .zip(found)
+            .map(|(d, found)| (dot(&exact, d) - found).powi(2));
         errors.sum::<f64>().sqrt() / prefix.rounding(square(&exact), square(&exact).sqrt())
     }
 
@@ -195,7 +215,11 @@ mod tests {
         let length = square(&direction).sqrt();
         let direction = direction.map(|v| v / length);
         for name in names() {
-            let share = share_of_bound(select(Some(name)).unwrap(), &direction, &direction.map(|v| v as f32));
+            let share = share_of_bound(
+                select(Some(name)).unwrap(),
+                &direction,
+                &direction.map(|v| v as f32),
+            );
             assert!((0.4..1.0).contains(&share), "{name}: {share}");
         }
     }

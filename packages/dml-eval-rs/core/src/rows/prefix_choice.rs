@@ -65,7 +65,9 @@ pub(super) fn choose_prefix(
     let Sample { mut rows, items } = Sample::draw(of, drawn)?;
     let framed = collect(rows.chunks_exact_mut(dim).map(|row| frame.enter(row)))?;
     let some = &rows[..EFFECTIVE.min(framed.len()) * dim];
-    if framed.len() < 2 * count || effective_dimension(of, some, control)? > LARGEST_EFFECTIVE * dim as f64 {
+    if framed.len() < 2 * count
+        || effective_dimension(of, some, control)? > LARGEST_EFFECTIVE * dim as f64
+    {
         return Ok(None);
     }
     // If there is a gallery, `rows` contains both sides' samples, so use every second row.
@@ -80,8 +82,10 @@ pub(super) fn choose_prefix(
     if thresholds.is_empty() {
         return Ok(None);
     }
-    let shares = passing_shares(of, frame, &directions, (&rows, &items, &framed), &thresholds, control)?;
-    let cost = |words: f64, share: f64| words + COMPARISON + share * (SHORT_KEY + KEY_NUMBER * dim as f64);
+    let shares =
+        passing_shares(of, frame, &directions, (&rows, &items, &framed), &thresholds, control)?;
+    let cost =
+        |words: f64, share: f64| words + COMPARISON + share * (SHORT_KEY + KEY_NUMBER * dim as f64);
     let costs = shares.iter().enumerate().map(|(i, share)| {
         let length = (i + 1) * DIRECTIONS - 1;
         let words = row_words::steps(of.word(), length + 1, frame.is_biased());
@@ -97,7 +101,12 @@ pub(super) fn choose_prefix(
 }
 
 /// Makes a prefix with about `directions` directions, or none if 0.
-fn prefix_of(of: &Dense<'_>, frame: &Frame, directions: usize, control: &Control) -> Result<Option<Prefix>> {
+fn prefix_of(
+    of: &Dense<'_>,
+    frame: &Frame,
+    directions: usize,
+    control: &Control,
+) -> Result<Option<Prefix>> {
     let Sample { mut rows, .. } = Sample::draw(of, SAMPLE)?;
     let count = directions.min(of.dim()).min(rows.len() / of.dim());
     if count == 0 {
@@ -107,7 +116,11 @@ fn prefix_of(of: &Dense<'_>, frame: &Frame, directions: usize, control: &Control
         frame.enter(row);
     });
     let directions = principal_directions(of.kernel(), &rows, of.dim(), count, control)?;
-    if directions.is_empty() { Ok(None) } else { Prefix::new(of.kernel(), &directions, of.dim(), control).map(Some) }
+    if directions.is_empty() {
+        Ok(None)
+    } else {
+        Prefix::new(of.kernel(), &directions, of.dim(), control).map(Some)
+    }
 }
 
 /// Estimates the number of equally long directions that would give products of this size.
@@ -118,7 +131,8 @@ fn effective_dimension(of: &Dense<'_>, rows: &[f64], control: &Control) -> Resul
     for (at, product) in products.iter().enumerate() {
         if at / count == at % count { squares += product } else { others += product * product }
     }
-    let (mean_square, mean_other) = (squares / count as f64, others / (count * (count - 1)).max(1) as f64);
+    let (mean_square, mean_other) =
+        (squares / count as f64, others / (count * (count - 1)).max(1) as f64);
     Ok(if mean_other > 0.0 { mean_square * mean_square / mean_other } else { f64::INFINITY })
 }
 
@@ -159,38 +173,46 @@ fn passing_shares(
             left.max(0.0).sqrt()
         }))
     };
-    let item_residuals =
-        try_collect(framed.iter().zip(of_items.chunks_exact(count)).map(|(f, item)| residual_norms(f.square, item)))?;
+    let item_residuals = try_collect(
+        framed
+            .iter()
+            .zip(of_items.chunks_exact(count))
+            .map(|(f, item)| residual_norms(f.square, item)),
+    )?;
     let error = match of.word() {
         Word::BFloat16Pair => BFLOAT16_ERROR,
         Word::Int16Pair => INT16_ERROR,
         Word::Float32 | Word::Bits => 0.0,
     };
-    let of_query = |((thresholds, query), framed_query): ((&&[ExpectedThreshold], &[f64]), &Framed)| {
-        let (mut passed, mut pairs) = (full(steps, 0.0)?, 0.0);
-        let query_residuals = residual_norms(framed_query.square, query)?;
-        for (((index, item), item_residuals), framed_item) in
-            items.iter().zip(of_items.chunks_exact(count)).zip(&item_residuals).zip(&framed)
-        {
-            if of.is_own_gallery() && *index == thresholds[0].query {
-                continue;
+    let of_query =
+        |((thresholds, query), framed_query): ((&&[ExpectedThreshold], &[f64]), &Framed)| {
+            let (mut passed, mut pairs) = (full(steps, 0.0)?, 0.0);
+            let query_residuals = residual_norms(framed_query.square, query)?;
+            for (((index, item), item_residuals), framed_item) in
+                items.iter().zip(of_items.chunks_exact(count)).zip(&item_residuals).zip(&framed)
+            {
+                if of.is_own_gallery() && *index == thresholds[0].query {
+                    continue;
+                }
+                pairs += thresholds.iter().map(|threshold| threshold.share).sum::<f64>();
+                let rounding = error * (framed_query.square * framed_item.square).sqrt();
+                let mut value = frame.offset() - framed_query.bias - framed_item.bias + rounding;
+                let parts = query.chunks_exact(DIRECTIONS).zip(item.chunks_exact(DIRECTIONS));
+                for (step, (a, b)) in parts.enumerate() {
+                    value += a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+                    let most = value + query_residuals[step] * item_residuals[step];
+                    passed[step] +=
+                        thresholds.iter().filter(|t| most >= t.value).map(|t| t.share).sum::<f64>();
+                }
             }
-            pairs += thresholds.iter().map(|threshold| threshold.share).sum::<f64>();
-            let rounding = error * (framed_query.square * framed_item.square).sqrt();
-            let mut value = frame.offset() - framed_query.bias - framed_item.bias + rounding;
-            let parts = query.chunks_exact(DIRECTIONS).zip(item.chunks_exact(DIRECTIONS));
-            for (step, (a, b)) in parts.enumerate() {
-                value += a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-                let most = value + query_residuals[step] * item_residuals[step];
-                passed[step] += thresholds.iter().filter(|t| most >= t.value).map(|t| t.share).sum::<f64>();
-            }
-        }
-        Ok((passed, pairs))
-    };
+            Ok((passed, pairs))
+        };
     let queries = by_query.par_iter().zip(of_queries.par_chunks_exact(count)).zip(&framed_queries);
     let found = collect_each(queries, || Ok(()), |(), query| of_query(query))?;
     let pairs = found.iter().map(|(_, pairs)| pairs).sum::<f64>().max(1.0);
-    collect((0..steps).map(|step| found.iter().map(|(passed, _)| passed[step]).sum::<f64>() / pairs))
+    collect(
+        (0..steps).map(|step| found.iter().map(|(passed, _)| passed[step]).sum::<f64>() / pairs),
+    )
 }
 
 #[cfg(test)]
@@ -222,7 +244,9 @@ mod tests {
         let (kernel, control) = (select(Some(kernel)).unwrap(), Control::default());
         let whole = Control::traced(Sizes { directions: Some(0), ..Sizes::default() });
         let rows = Matrix::F32(x.view());
-        let space = Dense::new(rows, None, Similarity::Cosine, Precision::SixteenBit, kernel, &control).unwrap();
+        let space =
+            Dense::new(rows, None, Similarity::Cosine, Precision::SixteenBit, kernel, &control)
+                .unwrap();
         let expected = |query| ExpectedThreshold { query, value: 0.95, share: 1.0 };
         let thresholds = || Ok((0..40).map(expected).collect());
         let goal = Goal { pairs, thresholds: &thresholds };

@@ -154,7 +154,8 @@ mod tests {
     #[test]
     fn the_longest_directions_come_first_and_are_orthonormal() {
         let (kernel, dim) = (select(None).unwrap(), 40);
-        let found = principal_directions(kernel, &sample(300, dim), dim, 8, &Control::default()).unwrap();
+        let found =
+            principal_directions(kernel, &sample(300, dim), dim, 8, &Control::default()).unwrap();
         assert_eq!(found.len(), 8 * dim);
         let products = multiply(kernel, &found, &found, dim, &Control::default()).unwrap();
         for (at, product) in products.iter().enumerate() {
@@ -162,7 +163,8 @@ mod tests {
         }
         // The long axes must be in the span of the first three directions.
         for axis in 0..3 {
-            let within: f64 = found.chunks_exact(dim).take(3).map(|direction| direction[axis].powi(2)).sum();
+            let within: f64 =
+                found.chunks_exact(dim).take(3).map(|direction| direction[axis].powi(2)).sum();
             assert!(within > 0.9999, "{axis}: {within}");
         }
     }

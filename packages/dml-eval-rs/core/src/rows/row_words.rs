@@ -129,7 +129,9 @@ impl RowWords {
             Word::Int16Pair => self.round_to_int16(numbers),
             Word::BFloat16Pair => {
                 let rounded = self.round_to_floats(numbers, PIECES, bfloat16, bfloat16_above)?;
-                let pair = |pair: &[f32]| pair.get(1).map_or(0, |v| v.to_bits()) | (pair[0].to_bits() >> 16);
+                let pair = |pair: &[f32]| {
+                    pair.get(1).map_or(0, |v| v.to_bits()) | (pair[0].to_bits() >> 16)
+                };
                 self.words.try_extend(self.floats.chunks(2).map(pair))?;
                 Ok(rounded)
             }
@@ -194,8 +196,8 @@ impl RowWords {
         let count = coordinates.len() + usize::from(residual_norm.is_some());
         // Rounding changes each integer by at most 1, so it increases the length by at most √count.
         let longest = LONGEST - (count as f64).sqrt();
-        let scale =
-            ((size.square + exact_norm * exact_norm).sqrt() / longest).max(size.largest.max(exact_norm) / LARGEST);
+        let scale = ((size.square + exact_norm * exact_norm).sqrt() / longest)
+            .max(size.largest.max(exact_norm) / LARGEST);
         let scale = (scale as f32).next_up().max(LEAST_SCALE);
         let (step, inverse) = (f64::from(scale), 1.0 / f64::from(scale));
         let mut residual2 = [0.0; LANES];
@@ -216,8 +218,9 @@ impl RowWords {
             self.integers.try_push(0)?;
         }
         let (pairs, _) = self.integers.as_chunks::<2>();
-        self.words
-            .try_extend(pairs.iter().map(|[low, high]| u32::from(*low as u16) | u32::from(*high as u16) << 16))?;
+        self.words.try_extend(
+            pairs.iter().map(|[low, high]| u32::from(*low as u16) | u32::from(*high as u16) << 16),
+        )?;
         self.words.try_extend([scale.to_bits(), (-bias.unwrap_or(0.0) as f32).to_bits()])?;
         Ok(Rounded {
             residual: residual2.iter().sum::<f64>().sqrt(),

@@ -24,9 +24,11 @@ impl Sample {
     pub fn draw(of: &Dense<'_>, rows: usize) -> Result<Sample> {
         let rows = rows.min(Sample::NUMBERS / of.dim()).max(1);
         let drawn = |side: Side| Random::new(0).spread(of.rows(side), rows).map(|row| row as u32);
-        let mut sample = Sample { rows: allocate(2 * rows * of.dim())?, items: collect(drawn(Side::Gallery))? };
+        let mut sample =
+            Sample { rows: allocate(2 * rows * of.dim())?, items: collect(drawn(Side::Gallery))? };
         let mut row = allocate(of.dim())?;
-        let queries = drawn(Side::Query).filter(|_| !of.is_own_gallery()).map(|query| (Side::Query, query));
+        let queries =
+            drawn(Side::Query).filter(|_| !of.is_own_gallery()).map(|query| (Side::Query, query));
         for (side, index) in drawn(Side::Gallery).map(|item| (Side::Gallery, item)).chain(queries) {
             of.scale_row(side, index as usize, &mut row)?;
             sample.rows.try_extend(row.iter().copied())?;

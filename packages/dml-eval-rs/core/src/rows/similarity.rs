@@ -21,7 +21,9 @@ impl std::str::FromStr for Similarity {
             "cosine" => Ok(Similarity::Cosine),
             "dot" => Ok(Similarity::Dot),
             "euclidean" => Ok(Similarity::Euclidean),
-            _ => argument(format!("unknown similarity {name:?}; expected cosine, dot or euclidean")),
+            _ => {
+                argument(format!("unknown similarity {name:?}; expected cosine, dot or euclidean"))
+            }
         }
     }
 }

@@ -18,7 +18,13 @@ pub trait Distances: Sync {
     /// Returns the largest possible distance.
     fn largest(&self) -> usize;
     /// Fills `distances` for all pairs of `queries` and `items`, query by query. Distances must not exceed 2^16 − 1.
-    fn distance_table(&self, queries: &[u32], items: &[u32], distances: &mut [u16], control: &Control) -> Result<()>;
+    fn distance_table(
+        &self,
+        queries: &[u32],
+        items: &[u32],
+        distances: &mut [u16],
+        control: &Control,
+    ) -> Result<()>;
 }
 
 /// Queries and items, with a ranking of the gallery per query.
@@ -44,14 +50,31 @@ pub trait Space: Sync {
     /// Appends the keys of `pairs` (query, gallery item) to `keys`. For speed, pairs of a query should be adjacent.
     fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>) -> Result<()>;
     /// Appends the scores of `pairs`, like `keys` does. Scores can be compared across queries.
-    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()>;
+    fn scores(
+        &self,
+        pairs: &[(u32, u32)],
+        scratch: &mut Scratch,
+        scores: &mut Vec<f64>,
+    ) -> Result<()>;
     /// Returns the value for a score. The margin of a screen covers the rounding of scores, too.
     fn value_of_score(&self, score: f64) -> f64;
     /// Fills `keys` with the keys of all pairs of `queries` and `items`, query by query. When both are large, this is
     /// faster per pair than `keys`. When cancelled, leaves the table incomplete.
-    fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()>;
+    fn key_table(
+        &self,
+        queries: &[u32],
+        items: &[u32],
+        keys: &mut [f64],
+        control: &Control,
+    ) -> Result<()>;
     /// Fills `scores` with the scores of all pairs of `queries` and `items`, like `key_table` does.
-    fn score_table(&self, queries: &[u32], items: &[u32], scores: &mut [f64], control: &Control) -> Result<()>;
+    fn score_table(
+        &self,
+        queries: &[u32],
+        items: &[u32],
+        scores: &mut [f64],
+        control: &Control,
+    ) -> Result<()>;
     /// Returns the distances, if they are small integers and determine the keys.
     fn distances(&self) -> Option<&dyn Distances> {
         None

@@ -68,13 +68,17 @@ pub(crate) fn validate(
     let magnitude = |row: usize| {
         let buffer = &mut *buffer.borrow_mut();
         matrix.widen(row, buffer);
-        buffer.iter().fold(0.0f64, |m, v| if v.is_finite() { m.max(v.abs()) } else { f64::INFINITY })
+        buffer
+            .iter()
+            .fold(0.0f64, |m, v| if v.is_finite() { m.max(v.abs()) } else { f64::INFINITY })
     };
     let first_and_count = |bad: &dyn Fn(usize) -> bool| -> Option<(usize, usize)> {
         let mut rows = (0..squares.len()).filter(|&row| bad(row));
         rows.next().map(|first| (first, 1 + rows.count()))
     };
-    if let Some((row, count)) = first_and_count(&|row| !squares[row].is_finite() && magnitude(row) == f64::INFINITY) {
+    if let Some((row, count)) =
+        first_and_count(&|row| !squares[row].is_finite() && magnitude(row) == f64::INFINITY)
+    {
         return Err(Error::NonFinite { side, row, count });
     }
     match similarity {
@@ -94,12 +98,19 @@ pub(crate) fn validate(
 }
 
 /// Computes the sums of squares of float32 rows in place, from row `first` on. Returns `None` if a row is of a different type.
-fn square_in_place(matrix: &Matrix<'_>, first: usize, squares: &mut [f64], kernel: &Kernel) -> Option<()> {
+fn square_in_place(
+    matrix: &Matrix<'_>,
+    first: usize,
+    squares: &mut [f64],
+    kernel: &Kernel,
+) -> Option<()> {
     for (chunk, out) in squares.chunks_mut(PAIRS).enumerate() {
         // Repeat the last row to fill a short chunk.
         let row = |i: usize| matrix.slice32(first + chunk * PAIRS + i.min(out.len() - 1));
         let rows = [row(0)?, row(1)?, row(2)?, row(3)?];
-        for ahead in first + chunk * PAIRS + AHEAD..matrix.rows().min(first + (chunk + 1) * PAIRS + AHEAD) {
+        for ahead in
+            first + chunk * PAIRS + AHEAD..matrix.rows().min(first + (chunk + 1) * PAIRS + AHEAD)
+        {
             matrix.slice32(ahead).map(prefetch);
         }
         out.copy_from_slice(&kernel.dots32(rows, rows)[..out.len()]);

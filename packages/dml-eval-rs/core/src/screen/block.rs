@@ -35,13 +35,18 @@ impl Block {
         control: &Control,
     ) -> Result<Block> {
         let start = rows.start;
-        let encode = |rows: Range<usize>, lanes: usize, panel: &mut [u32], extents: &mut [Extent]| {
+        let encode = |rows: Range<usize>,
+                      lanes: usize,
+                      panel: &mut [u32],
+                      extents: &mut [Extent]| {
             packing.encode(side, axis, start + rows.start..start + rows.end, lanes, panel, extents)
         };
         // Products of int16 rows and of codes require full panels. These rows are never long.
         let may_be_narrow = matches!(packing.word(), Word::Float32 | Word::BFloat16Pair);
-        let narrow_from = if may_be_narrow { control.sizes().narrow_panel_words } else { usize::MAX };
-        let (panels, extents) = NarrowPanels::load(rows.len(), width, packing.steps(), encode, narrow_from)?;
+        let narrow_from =
+            if may_be_narrow { control.sizes().narrow_panel_words } else { usize::MAX };
+        let (panels, extents) =
+            NarrowPanels::load(rows.len(), width, packing.steps(), encode, narrow_from)?;
         if panels.ends_narrow() {
             control.took(|| "narrow panel");
         }

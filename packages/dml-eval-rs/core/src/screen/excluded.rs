@@ -25,8 +25,10 @@ impl ExcludedPairs {
         self.pairs.clear();
         for (row, items) in rows.enumerate().filter(|(_, items)| !items.is_empty()) {
             let from = items.partition_point(|item| (*item as usize) < columns.start);
-            let of_columns = items[from..].iter().take_while(|item| (**item as usize) < columns.end);
-            self.pairs.try_extend(of_columns.map(|item| (row as u32, item - columns.start as u32)))?;
+            let of_columns =
+                items[from..].iter().take_while(|item| (**item as usize) < columns.end);
+            self.pairs
+                .try_extend(of_columns.map(|item| (row as u32, item - columns.start as u32)))?;
         }
         self.pairs.sort_unstable_by_key(|pair| tile_of(shape, pair));
         Ok(())
@@ -43,7 +45,9 @@ impl ExcludedPairs {
         let (height, width) = self.shape;
         let this = (j / width, i / height);
         let first = self.pairs.partition_point(|pair| tile_of(self.shape, pair) < this);
-        for (row, column) in self.pairs[first..].iter().take_while(|pair| tile_of(self.shape, pair) == this) {
+        for (row, column) in
+            self.pairs[first..].iter().take_while(|pair| tile_of(self.shape, pair) == this)
+        {
             tile[(*row as usize - i) * width + *column as usize - j] = f32::NEG_INFINITY;
         }
     }

@@ -37,7 +37,11 @@ impl SampledValues {
         space.key_table(&queries, &items, &mut values, control)?;
         values.par_chunks_exact_mut(items.len()).zip(&queries).for_each(|(values, &query)| {
             for (value, &item) in values.iter_mut().zip(&items) {
-                *value = if is_excluded(query, item) { f64::NEG_INFINITY } else { space.value(query as usize, *value) };
+                *value = if is_excluded(query, item) {
+                    f64::NEG_INFINITY
+                } else {
+                    space.value(query as usize, *value)
+                };
             }
             values.sort_unstable_by(|a, b| b.total_cmp(a));
         });

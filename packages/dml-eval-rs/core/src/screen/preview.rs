@@ -36,8 +36,10 @@ impl Preview {
         let least_of_rows = of_rows.lowest_from(0, row_panels.len() * kernel.number_tiles.rows);
         let least_of_columns = of_columns.0.lowest_from(of_columns.1, kernel.number_tiles.columns);
         self.tried += row_panels.len() as u32;
-        let (of_rows, of_column) = (rows.panels(row_panels), columns.panels(column_panel..column_panel + 1));
-        let left = kernel.reaches(rows.steps, of_rows, of_column, (least_of_rows, least_of_columns));
+        let (of_rows, of_column) =
+            (rows.panels(row_panels), columns.panels(column_panel..column_panel + 1));
+        let left =
+            kernel.reaches(rows.steps, of_rows, of_column, (least_of_rows, least_of_columns));
         self.left += left.count_ones();
         left
     }
@@ -89,7 +91,10 @@ mod tests {
         }
 
         fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
-            visit((self.least.map_or(f64::NEG_INFINITY, |least| threshold(least, query)), f64::INFINITY));
+            visit((
+                self.least.map_or(f64::NEG_INFINITY, |least| threshold(least, query)),
+                f64::INFINITY,
+            ));
         }
 
         fn observe<S: Space>(
@@ -172,23 +177,35 @@ mod tests {
     fn tiles_of_unlike_rows_are_ruled_out_until_they_are_too_few() {
         let x = rows(1);
         let control = Control::default();
-        for kernel in names().into_iter().map(|name| select(Some(name)).unwrap()).filter(|kernel| kernel.has_int16()) {
+        for kernel in names()
+            .into_iter()
+            .map(|name| select(Some(name)).unwrap())
+            .filter(|kernel| kernel.has_int16())
+        {
             let (rows, precision) = (Matrix::F32(x.view()), Precision::SixteenBit);
-            let dense = Dense::new(rows, None, Similarity::Cosine, precision, kernel, &control).unwrap();
+            let dense =
+                Dense::new(rows, None, Similarity::Cosine, precision, kernel, &control).unwrap();
             let packing = DensePacking::along(&dense, &longest_axes());
-            let block = |axis, width| Block::load(&packing, Side::Query, axis, 0..ROWS, width, &control).unwrap();
-            let (rows, columns) =
-                (block(Axis::Rows, kernel.number_tiles.rows), block(Axis::Columns, kernel.number_tiles.columns));
+            let block = |axis, width| {
+                Block::load(&packing, Side::Query, axis, 0..ROWS, width, &control).unwrap()
+            };
+            let (rows, columns) = (
+                block(Axis::Rows, kernel.number_tiles.rows),
+                block(Axis::Columns, kernel.number_tiles.columns),
+            );
             let blocks = Blocks { rows: &rows, columns: &columns };
             let panels = ROWS / kernel.number_tiles.rows;
             let left = |preview: &mut Preview, threshold: f32| {
-                let (mut of_rows, mut of_columns) = (ItemBrackets::default(), ItemBrackets::default());
+                let (mut of_rows, mut of_columns) =
+                    (ItemBrackets::default(), ItemBrackets::default());
                 of_rows.reset(panels * kernel.number_tiles.rows).unwrap();
                 of_columns.reset(kernel.number_tiles.columns).unwrap();
                 for row in 0..panels * kernel.number_tiles.rows {
                     of_rows.set(row, 0, (threshold, f32::INFINITY));
                 }
-                preview.left(kernel, blocks, (0..panels, 0), (&of_rows, (&of_columns, 0))).count_ones() as usize
+                preview
+                    .left(kernel, blocks, (0..panels, 0), (&of_rows, (&of_columns, 0)))
+                    .count_ones() as usize
             };
             let mut preview = Preview::default();
             // Only the rows of this panel and few others are similar.

@@ -61,7 +61,11 @@ impl TaskGrid {
             rows,
             columns,
             task_rows: shape.lanes_per_task(TASK_ROW_BYTES, shape.height, sizes.task_row_panels),
-            task_columns: shape.lanes_per_task(TASK_COLUMN_BYTES, shape.width, sizes.task_column_panels),
+            task_columns: shape.lanes_per_task(
+                TASK_COLUMN_BYTES,
+                shape.width,
+                sizes.task_column_panels,
+            ),
             band_tasks: (BAND_BYTES / TASK_ROW_BYTES).max(1),
         }
     }
@@ -88,8 +92,12 @@ impl TaskGrid {
         let (band, within) = (index / tasks_per_band, index % tasks_per_band);
         let height = self.band_tasks.min(self.row_tasks() - band * self.band_tasks);
         let (row_task, column_task) = (band * self.band_tasks + within % height, within / height);
-        let range = |task: usize, size: usize, end: usize| task * size..((task + 1) * size).min(end);
-        (range(row_task, self.task_rows, self.rows), range(column_task, self.task_columns, self.columns))
+        let range =
+            |task: usize, size: usize, end: usize| task * size..((task + 1) * size).min(end);
+        (
+            range(row_task, self.task_rows, self.rows),
+            range(column_task, self.task_columns, self.columns),
+        )
     }
 }
 

@@ -89,8 +89,9 @@ impl Task<'_> {
     #[inline]
     pub fn bounds(&self, row: u32, column: u32, product: f32, margin: f64) -> (f64, f64) {
         let value = f64::from(product) + self.offset;
-        let residuals =
-            self.residual_norms.map_or(0.0, |(rows, columns)| rows[row as usize] * columns[column as usize]);
+        let residuals = self
+            .residual_norms
+            .map_or(0.0, |(rows, columns)| rows[row as usize] * columns[column as usize]);
         (value - margin - 2.0 * residuals, value + margin)
     }
 
@@ -115,7 +116,12 @@ struct TaskBuffers<B> {
 ///
 /// With v the exact value, a product plus `offset` is between v − margin and v + margin + 2·residuals, where `residuals` is the
 /// product of the residual norms.
-fn product_thresholds((low, high): (f64, f64), offset: f64, margin: f64, residuals: f64) -> (f32, f32) {
+fn product_thresholds(
+    (low, high): (f64, f64),
+    offset: f64,
+    margin: f64,
+    residuals: f64,
+) -> (f32, f32) {
     (round_down(low - offset - margin), round_up(high - offset + margin + 2.0 * residuals))
 }
 
@@ -158,10 +164,20 @@ pub(crate) fn traverse_triangle<S: Space, O: Observer>(
     let (shape, sizes) = (tile_shape(space, packing), control.sizes());
     for columns in blocks(columns, shape.rows_per_block(shape.width, sizes)) {
         control.check()?;
-        let column_block = Block::load(packing, Side::Query, Axis::Columns, columns.clone(), shape.width, control)?;
-        for rows in blocks(rows.start..rows.end.min(columns.end), shape.rows_per_block(shape.height, sizes)) {
+        let column_block = Block::load(
+            packing,
+            Side::Query,
+            Axis::Columns,
+            columns.clone(),
+            shape.width,
+            control,
+        )?;
+        for rows in
+            blocks(rows.start..rows.end.min(columns.end), shape.rows_per_block(shape.height, sizes))
+        {
             control.check()?;
-            let row_block = Block::load(packing, Side::Query, Axis::Rows, rows, shape.height, control)?;
+            let row_block =
+                Block::load(packing, Side::Query, Axis::Rows, rows, shape.height, control)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
             traverse_blocks(space, packing, observer, blocks, true, control)?;
         }
@@ -180,10 +196,12 @@ pub(crate) fn traverse_rectangle<S: Space, O: Observer>(
     let (shape, sizes) = (tile_shape(space, packing), control.sizes());
     for columns in blocks(0..space.rows(Side::Gallery), shape.rows_per_block(shape.width, sizes)) {
         control.check()?;
-        let column_block = Block::load(packing, Side::Gallery, Axis::Columns, columns, shape.width, control)?;
+        let column_block =
+            Block::load(packing, Side::Gallery, Axis::Columns, columns, shape.width, control)?;
         for rows in blocks(queries.clone(), shape.rows_per_block(shape.height, sizes)) {
             control.check()?;
-            let row_block = Block::load(packing, Side::Query, Axis::Rows, rows, shape.height, control)?;
+            let row_block =
+                Block::load(packing, Side::Query, Axis::Rows, rows, shape.height, control)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
             if column_block.rows.start == 0 {
                 observer.begin(space, packing, blocks, control)?;
@@ -206,7 +224,12 @@ fn traverse_blocks<S: Space, O: Observer>(
     let Blocks { rows, columns } = blocks;
     let row_margins = collect(rows.extents.iter().map(|&e| packing.margin(e, columns.worst)))?;
     let column_margins = collect(columns.extents.iter().map(|&e| packing.margin(e, rows.worst)))?;
-    let grid = TaskGrid::new(rows.rows.len(), columns.rows.len(), tile_shape(space, packing), control.sizes());
+    let grid = TaskGrid::new(
+        rows.rows.len(),
+        columns.rows.len(),
+        tile_shape(space, packing),
+        control.sizes(),
+    );
     each(
         (0..grid.len()).into_par_iter(),
         || Ok(TaskBuffers { tile: full(MAX_TILE, 0.0)?, ..TaskBuffers::<O::Buffers>::default() }),
@@ -215,11 +238,13 @@ fn traverse_blocks<S: Space, O: Observer>(
             let (task_rows, task_columns) = grid.task(index);
             let task = Task {
                 rows: rows.rows.start + task_rows.start..rows.rows.start + task_rows.end,
-                columns: columns.rows.start + task_columns.start..columns.rows.start + task_columns.end,
+                columns: columns.rows.start + task_columns.start
+                    ..columns.rows.start + task_columns.end,
                 row_margins: &row_margins[task_rows.clone()],
                 column_margins: &column_margins[task_columns.clone()],
-                residual_norms: (!rows.residual_norms.is_empty())
-                    .then(|| (&rows.residual_norms[task_rows], &columns.residual_norms[task_columns])),
+                residual_norms: (!rows.residual_norms.is_empty()).then(|| {
+                    (&rows.residual_norms[task_rows], &columns.residual_norms[task_columns])
+                }),
                 offset: packing.offset(),
                 symmetric,
             };
@@ -243,36 +268,68 @@ fn sweep_task<S: Space, O: Observer>(
     let kernel = space.kernel();
     let TileShape { height, width, steps } = tile_shape(space, packing);
     let (product, tiles) = (kernel.product(packing.word()), kernel.tiles(packing.word()));
-    let TaskBuffers { tile, rows: of_rows, columns: of_columns, excluded, result, scratch, observer: own } = buffers;
+    let TaskBuffers {
+        tile,
+        rows: of_rows,
+        columns: of_columns,
+        excluded,
+        result,
+        scratch,
+        observer: own,
+    } = buffers;
     let padded = task.columns.len().next_multiple_of(width);
     let both = task.symmetric && observer.compares_columns();
     of_rows.reset(task.rows.len())?;
     for (row, query) in task.rows.clone().enumerate() {
         of_rows.set_group(row, observer.group(Side::Query, query));
-        let residuals = task.residual_norms.map_or(0.0, |(rows, _)| rows[row] * blocks.columns.worst.residual_norm);
-        fill_brackets(observer, query, (row, of_rows), task.offset, task.row_margins[row], residuals)?;
+        let residuals = task
+            .residual_norms
+            .map_or(0.0, |(rows, _)| rows[row] * blocks.columns.worst.residual_norm);
+        fill_brackets(
+            observer,
+            query,
+            (row, of_rows),
+            task.offset,
+            task.row_margins[row],
+            residuals,
+        )?;
     }
     of_columns.reset(padded)?;
     for (column, item) in task.columns.clone().enumerate() {
         of_columns.set_group(column, observer.group(Side::Gallery, item));
         if both {
-            let residuals =
-                task.residual_norms.map_or(0.0, |(_, columns)| columns[column] * blocks.rows.worst.residual_norm);
-            fill_brackets(observer, item, (column, of_columns), task.offset, task.column_margins[column], residuals)?;
+            let residuals = task
+                .residual_norms
+                .map_or(0.0, |(_, columns)| columns[column] * blocks.rows.worst.residual_norm);
+            fill_brackets(
+                observer,
+                item,
+                (column, of_columns),
+                task.offset,
+                task.column_margins[column],
+                residuals,
+            )?;
         }
     }
     if of_rows.are_impassable() && of_columns.are_impassable() {
         return Ok(());
     }
-    excluded.fill((height, width), task.rows.clone().map(|query| observer.excluded_others(query)), &task.columns)?;
+    excluded.fill(
+        (height, width),
+        task.rows.clone().map(|query| observer.excluded_others(query)),
+        &task.columns,
+    )?;
     result.reset((task.rows.len(), of_rows.count()), (padded, of_columns.count()))?;
     let sides = if both { Sides::Both } else { Sides::Rows };
     let mut preview = Preview::default();
     for j in (0..padded).step_by(width) {
-        let columns = task.columns.start + j..(task.columns.start + j + width).min(task.columns.end);
+        let columns =
+            task.columns.start + j..(task.columns.start + j + width).min(task.columns.end);
         let column_panel = (columns.start - blocks.columns.rows.start) / width;
-        let reaching =
-            |i: &usize| !task.symmetric || reaches_above_diagonal(&(task.rows.start + i..task.rows.end), &columns);
+        let reaching = |i: &usize| {
+            !task.symmetric
+                || reaches_above_diagonal(&(task.rows.start + i..task.rows.end), &columns)
+        };
         let panels = (0..task.rows.len()).step_by(height).take_while(reaching).count();
         let first_panel = (task.rows.start - blocks.rows.rows.start) / height;
         if panels == 0 {

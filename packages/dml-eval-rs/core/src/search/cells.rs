@@ -42,7 +42,12 @@ pub(super) struct Nearness {
 
 impl Cells {
     /// Makes cells from a block. Returns `None` if rows aren't int16 prefixes, or if adjacent items aren't similar.
-    pub fn of(block: &Block, packing: &impl Packing, kernel: &Kernel, control: &Control) -> Result<Option<Cells>> {
+    pub fn of(
+        block: &Block,
+        packing: &impl Packing,
+        kernel: &Kernel,
+        control: &Control,
+    ) -> Result<Option<Cells>> {
         let (width, steps) = (kernel.number_tiles.columns, packing.steps());
         let together = (control.sizes().cell_items / width).max(1);
         let cells = block.rows.len() / (together * width);
@@ -127,7 +132,8 @@ fn variance_ratio(means: &[f64], numbers: usize, block: &Block, items: usize) ->
         }
     }
     let common: f64 = common.iter().map(|v| v * v).sum();
-    let rows: f64 = block.extents.iter().map(|e| e.norm * e.norm + e.residual_norm * e.residual_norm).sum();
+    let rows: f64 =
+        block.extents.iter().map(|e| e.norm * e.norm + e.residual_norm * e.residual_norm).sum();
     let within = rows / block.extents.len() as f64 - common;
     Ok(if within > 0.0 { (squares - common) * items as f64 / within } else { 0.0 })
 }
@@ -149,7 +155,9 @@ impl Work for AddRows<'_> {
         let (numbers, bias) = self.sums.split_at_mut(self.sums.len() - 1);
         for (step, sums) in integers.chunks_exact(self.width).zip(numbers.as_chunks_mut::<2>().0) {
             let (mut low, mut high) = ([0.0; LANES], [0.0; LANES]);
-            for (words, scales) in step.as_chunks::<LANES>().0.iter().zip(scales.as_chunks::<LANES>().0) {
+            for (words, scales) in
+                step.as_chunks::<LANES>().0.iter().zip(scales.as_chunks::<LANES>().0)
+            {
                 for lane in 0..LANES {
                     let scale = f32::from_bits(scales[lane]);
                     low[lane] += f32::from(words[lane] as i16) * scale;
@@ -188,26 +196,40 @@ mod tests {
             let x = Array2::from_shape_fn((CLASSES * OF_A_CLASS, 24), |(i, j)| {
                 (centres[[class(i), j]] + 0.05 * (random.uniform() - 0.5)) as f32
             });
-            for kernel in
-                names().into_iter().map(|name| select(Some(name)).unwrap()).filter(|kernel| kernel.has_int16())
+            for kernel in names()
+                .into_iter()
+                .map(|name| select(Some(name)).unwrap())
+                .filter(|kernel| kernel.has_int16())
             {
                 let (rows, precision) = (Matrix::F32(x.view()), Precision::SixteenBit);
-                let dense = Dense::new(rows, None, Similarity::Euclidean, precision, kernel, &control).unwrap();
+                let dense =
+                    Dense::new(rows, None, Similarity::Euclidean, precision, kernel, &control)
+                        .unwrap();
                 let packing = DensePacking::of_each_kind(&dense).pop().unwrap();
                 let (height, width) = (kernel.number_tiles.rows, kernel.number_tiles.columns);
-                let load =
-                    |side, axis, lanes| Block::load(&packing, side, axis, 0..x.nrows(), lanes, &control).unwrap();
+                let load = |side, axis, lanes| {
+                    Block::load(&packing, side, axis, 0..x.nrows(), lanes, &control).unwrap()
+                };
                 let columns = load(Side::Gallery, Axis::Columns, width);
                 let rows = load(Side::Query, Axis::Rows, height);
                 let cells = Cells::of(&columns, &packing, kernel, &control).unwrap();
                 assert_eq!(cells.is_some(), is_in_order);
-                for (class, cells) in (0..CLASSES).flat_map(|class| cells.iter().map(move |cells| (class, cells))) {
+                for (class, cells) in
+                    (0..CLASSES).flat_map(|class| cells.iter().map(move |cells| (class, cells)))
+                {
                     // All queries in this panel belong to `class`.
                     let panel = rows.panel((class * OF_A_CLASS).div_ceil(height));
                     let (of_class, mut nearness) = (OF_A_CLASS / width, Nearness::default());
-                    let mut found = cells.nearest(kernel, panel, height, of_class, &mut nearness).unwrap().to_vec();
+                    let mut found = cells
+                        .nearest(kernel, panel, height, of_class, &mut nearness)
+                        .unwrap()
+                        .to_vec();
                     found.sort_unstable();
-                    assert!(found.into_iter().eq((class * of_class..(class + 1) * of_class).map(|p| p as u32)));
+                    assert!(
+                        found
+                            .into_iter()
+                            .eq((class * of_class..(class + 1) * of_class).map(|p| p as u32))
+                    );
                 }
             }
         }

@@ -32,9 +32,13 @@ impl<'a> SharedLists<'a> {
 
     pub(super) fn check(&self, name: &str, queries: usize, gallery: usize) -> Result<()> {
         let ends = (self.offsets.first(), self.offsets.last());
-        let delimits = ends == (Some(&0), Some(&(self.items.len() as u64))) && self.offsets.is_sorted();
+        let delimits =
+            ends == (Some(&0), Some(&(self.items.len() as u64))) && self.offsets.is_sorted();
         let numbers = self.offsets.len().saturating_sub(1);
-        if !delimits || self.lists.len() != queries || self.lists.iter().any(|list| *list as usize >= numbers) {
+        if !delimits
+            || self.lists.len() != queries
+            || self.lists.iter().any(|list| *list as usize >= numbers)
+        {
             return argument(format!(
                 "{name} has {} offsets for {} items, and {} queries; expected lists for {queries} queries",
                 self.offsets.len(),
@@ -44,10 +48,13 @@ impl<'a> SharedLists<'a> {
         }
         let valid = |ends: &[u64]| {
             let items = &self.items[ends[0] as usize..ends[1] as usize];
-            items.is_sorted_by(|a, b| a < b) && items.last().is_none_or(|last| (*last as usize) < gallery)
+            items.is_sorted_by(|a, b| a < b)
+                && items.last().is_none_or(|last| (*last as usize) < gallery)
         };
         match self.offsets.windows(2).position(|ends| !valid(ends)) {
-            Some(list) => argument(format!("{name} list {list} isn't ascending items below {gallery}")),
+            Some(list) => {
+                argument(format!("{name} list {list} isn't ascending items below {gallery}"))
+            }
             None => Ok(()),
         }
     }
@@ -77,7 +84,10 @@ impl<'a> From<OwnItem<'a>> for Filter<'a> {
 impl<'a> Filter<'a> {
     /// Whether the query itself is the only item that is excluded.
     pub(super) fn excludes_only_own(&self) -> bool {
-        self.labels.is_none() && self.excluded.is_none() && self.below.is_none() && self.allowed.is_none()
+        self.labels.is_none()
+            && self.excluded.is_none()
+            && self.below.is_none()
+            && self.allowed.is_none()
     }
 
     pub(super) fn check(&self, queries: usize, gallery: usize) -> Result<()> {
@@ -89,12 +99,17 @@ impl<'a> Filter<'a> {
             && (of_queries.len(), of_items.len()) != (queries, gallery)
         {
             let (a, b) = (of_queries.len(), of_items.len());
-            return argument(format!("labels have {a} and {b} entries; expected {queries} and {gallery}"));
+            return argument(format!(
+                "labels have {a} and {b} entries; expected {queries} and {gallery}"
+            ));
         }
         if let Some(below) = self.below
             && (below.len() != queries || below.iter().any(|bound| bound.is_nan()))
         {
-            return argument(format!("below has {} bounds, or some are NaN; expected {queries} numbers", below.len()));
+            return argument(format!(
+                "below has {} bounds, or some are NaN; expected {queries} numbers",
+                below.len()
+            ));
         }
         Ok(())
     }
@@ -122,7 +137,8 @@ impl<'a> Filter<'a> {
     /// Returns the number of allowed pairs if computing all of their keys is faster than a screen.
     pub(super) fn few_allowed(&self, gallery: usize, control: &Control) -> Option<u64> {
         let allowed = self.allowed?;
-        let pairs = (0..allowed.lists.len()).map(|query| allowed.of(query).len() as u64).sum::<u64>();
+        let pairs =
+            (0..allowed.lists.len()).map(|query| allowed.of(query).len() as u64).sum::<u64>();
         let all = allowed.lists.len() as u64 * gallery as u64;
         let is_few = pairs.saturating_mul(control.sizes().items_per_allowed as u64) <= all;
         is_few.then(|| {
@@ -144,7 +160,8 @@ impl<'a> Filter<'a> {
         for places in blocks(0..listed.map_or(gallery, <[u32]>::len), TOGETHER) {
             let item = |place: usize| listed.map_or(place as u32, |listed| listed[place]);
             items.clear();
-            items.try_extend(places.map(item).filter(|item| !self.excludes_allowed(query, *item)))?;
+            items
+                .try_extend(places.map(item).filter(|item| !self.excludes_allowed(query, *item)))?;
             visit(&mut items)?;
         }
         Ok(())

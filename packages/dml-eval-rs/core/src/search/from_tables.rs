@@ -26,14 +26,22 @@ pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sy
 ) -> Result<()> {
     let (k, sizes) = (results.k, control.sizes());
     let (all_queries, all_items) = (space.rows(Side::Query), space.rows(Side::Gallery));
-    let queries = (sizes.nearest_bytes / Nearest::bytes(k)).clamp(1, sizes.table_queries.clamp(1, all_queries));
+    let queries = (sizes.nearest_bytes / Nearest::bytes(k))
+        .clamp(1, sizes.table_queries.clamp(1, all_queries));
     let items = (sizes.table_keys / queries).clamp(1, all_items);
-    control.took(|| if items == all_items { "neighbours from tables" } else { "neighbours from tables of parts" });
+    control.took(|| {
+        if items == all_items {
+            "neighbours from tables"
+        } else {
+            "neighbours from tables of parts"
+        }
+    });
     control.add_to_total(all_queries as u64 * all_items as u64);
     let mut keys: Vec<f64> = zeros(queries * items)?;
     let mut lists = try_collect((0..queries).map(|_| Nearest::new(k).map(Mutex::new)))?;
     for queries in blocks(0..all_queries, queries) {
-        let (rows, lists) = (collect(queries.start as u32..queries.end as u32)?, &mut lists[..queries.len()]);
+        let (rows, lists) =
+            (collect(queries.start as u32..queries.end as u32)?, &mut lists[..queries.len()]);
         for items in blocks(0..all_items, items) {
             let columns = collect(items.start as u32..items.end as u32)?;
             let keys = &mut keys[..rows.len() * columns.len()];

@@ -72,21 +72,39 @@ impl Guess {
     ) -> Result<Option<Guess>> {
         let (kernel, items, sizes) = (space.kernel(), space.rows(Side::Gallery), control.sizes());
         let width = kernel.tiles(packing.word()).columns;
-        let is_guess = k >= sizes.guessed_neighbours && !packing.is_sorted() && filter.excludes_only_own();
-        let wanted =
-            if is_guess { SAMPLED_NEIGHBOURS * items / k } else { LEAST_SAMPLED.max(SAMPLED_PER_NEIGHBOUR * k) };
+        let is_guess =
+            k >= sizes.guessed_neighbours && !packing.is_sorted() && filter.excludes_only_own();
+        let wanted = if is_guess {
+            SAMPLED_NEIGHBOURS * items / k
+        } else {
+            LEAST_SAMPLED.max(SAMPLED_PER_NEIGHBOUR * k)
+        };
         let count = wanted.min(items / sizes.guess_spacing.max(1)) / width;
-        let groups =
-            if is_guess { count.div_ceil((items / (LANES_PER_NEIGHBOUR * k)).max(1)) } else { (2 * k).div_ceil(width) };
+        let groups = if is_guess {
+            count.div_ceil((items / (LANES_PER_NEIGHBOUR * k)).max(1))
+        } else {
+            (2 * k).div_ceil(width)
+        };
         if count < groups || count == 0 || k >= items || filter.allowed.is_some() {
             return Ok(None);
         }
         let share = 1.0 - (1.0 - k as f64 / items as f64).powf(count as f64 / groups as f64);
         let mean = share * (groups * width) as f64;
-        let rank =
-            if is_guess { (mean + DEVIATIONS * mean.sqrt()) as usize * sizes.guess_percent / 100 } else { k - 1 };
+        let rank = if is_guess {
+            (mean + DEVIATIONS * mean.sqrt()) as usize * sizes.guess_percent / 100
+        } else {
+            k - 1
+        };
         let rank = rank.min(groups * width - 1);
-        let mut guess = Guess { packed: None, items: Vec::new(), labels: Vec::new(), count, groups, rank, is_guess };
+        let mut guess = Guess {
+            packed: None,
+            items: Vec::new(),
+            labels: Vec::new(),
+            count,
+            groups,
+            rank,
+            is_guess,
+        };
         if packing.is_sorted() {
             return Ok(Some(guess));
         }
@@ -94,17 +112,26 @@ impl Guess {
         // Columns of codes are arranged after all lanes are packed, so pack the lanes like rows first.
         let is_code = packing.word() == Word::Bits;
         let axis = if is_code { Axis::Rows } else { Axis::Columns };
-        let encode = |lanes: Range<usize>, width: usize, panel: &mut [u32], extents: &mut [Extent]| {
-            for (lane, &item) in drawn[lanes].iter().enumerate() {
-                let (extent, item) = (&mut extents[lane..=lane], item as usize);
-                packing.encode(Side::Gallery, axis, item..item + 1, width, &mut panel[lane..], extent)?;
-            }
-            if is_code {
-                kernel.arrange_codes(panel);
-            }
-            Ok(())
-        };
-        let (panels, extents) = NarrowPanels::load(drawn.len(), width, packing.steps(), encode, usize::MAX)?;
+        let encode =
+            |lanes: Range<usize>, width: usize, panel: &mut [u32], extents: &mut [Extent]| {
+                for (lane, &item) in drawn[lanes].iter().enumerate() {
+                    let (extent, item) = (&mut extents[lane..=lane], item as usize);
+                    packing.encode(
+                        Side::Gallery,
+                        axis,
+                        item..item + 1,
+                        width,
+                        &mut panel[lane..],
+                        extent,
+                    )?;
+                }
+                if is_code {
+                    kernel.arrange_codes(panel);
+                }
+                Ok(())
+            };
+        let (panels, extents) =
+            NarrowPanels::load(drawn.len(), width, packing.steps(), encode, usize::MAX)?;
         guess.packed = Some(Block::new(0..drawn.len(), panels, extents)?);
         if let Some((_, labels)) = filter.labels {
             guess.labels = collect(drawn.iter().map(|item| labels[*item as usize]))?;
@@ -125,8 +152,10 @@ impl Guess {
     ) -> Result<()> {
         let Tiles { rows: height, columns: width, .. } = *kernel.tiles(packing.word());
         let (product, size) = (kernel.product(packing.word()), height * width);
-        let (is_prefix, is_open) = (self.packed.is_none(), filter.labels.is_none() && filter.below.is_none());
-        let cells = if is_prefix && is_open { Cells::of(columns, packing, kernel, control)? } else { None };
+        let (is_prefix, is_open) =
+            (self.packed.is_none(), filter.labels.is_none() && filter.below.is_none());
+        let cells =
+            if is_prefix && is_open { Cells::of(columns, packing, kernel, control)? } else { None };
         control.took(|| match (&cells, self.is_guess) {
             (Some(_), _) => "thresholds from cells",
             (None, true) => "thresholds guessed",
@@ -137,7 +166,9 @@ impl Guess {
             true => (*item as usize).checked_sub(columns.rows.start),
             false => self.items.binary_search(item).ok(),
         };
-        let of_lanes = filter.labels.map(|(_, all)| if is_prefix { &all[columns.rows.clone()] } else { &self.labels });
+        let of_lanes = filter
+            .labels
+            .map(|(_, all)| if is_prefix { &all[columns.rows.clone()] } else { &self.labels });
         let drawn = Random::new(4).spread(lanes.rows.len() / width, self.count);
         let drawn = collect(drawn.map(|panel| panel as u32))?;
         each(
@@ -146,7 +177,13 @@ impl Guess {
                 // Allocate a tile, the largest value per lane with its panel, and the largest values for one row.
                 let (largest, of_row) = (zeros(self.groups * size)?, zeros(self.groups * width)?);
                 let origins = zeros(if is_prefix { self.groups * size } else { 0 })?;
-                Ok((zeros(MAX_TILE)?, (largest, origins), of_row, Vec::new(), <(Nearness, Vec<_>, Keys)>::default()))
+                Ok((
+                    zeros(MAX_TILE)?,
+                    (largest, origins),
+                    of_row,
+                    Vec::new(),
+                    <(Nearness, Vec<_>, Keys)>::default(),
+                ))
             },
             |(tile, (largest, origins), of_row, excluded, (nearness, found, keys)), panel| {
                 let first = rows.rows.start + panel * height;
@@ -154,7 +191,9 @@ impl Guess {
                 let row_panel = rows.panel(panel);
                 let panels = match &cells {
                     // Items in these cells are nearer than a random sample, so half of the panels suffice.
-                    Some(cells) => cells.nearest(kernel, row_panel, queries.len(), self.count / 2, nearness)?,
+                    Some(cells) => {
+                        cells.nearest(kernel, row_panel, queries.len(), self.count / 2, nearness)?
+                    }
                     None => &drawn,
                 };
                 // Store the panel and the place in a tile of each excluded item.
@@ -162,7 +201,9 @@ impl Guess {
                 for (row, query) in queries.clone().enumerate() {
                     let own = filter.own.of(query).map(|own| own as u32);
                     let places = own.iter().chain(filter.excluded(query)).filter_map(place_of);
-                    excluded.try_extend(places.map(|place| (place / width, row * width + place % width)))?;
+                    excluded.try_extend(
+                        places.map(|place| (place / width, row * width + place % width)),
+                    )?;
                 }
                 largest.fill(f32::NEG_INFINITY);
                 for (number, &p) in panels.iter().enumerate() {
@@ -170,16 +211,21 @@ impl Guess {
                     multiply(product, packing.steps(), (row_panel, lanes.panel(p as usize)), tile)?;
                     if !is_open {
                         for (line, query) in tile.chunks_exact_mut(width).zip(queries.clone()) {
-                            let margin = packing.margin(rows.extents[query - rows.rows.start], lanes.worst);
+                            let margin =
+                                packing.margin(rows.extents[query - rows.rows.start], lanes.worst);
                             let most = round_down(below(query) - packing.offset() - margin);
-                            let labels =
-                                filter.labels.zip(of_lanes).map(|((own, _), all)| (own[query], &all[places.clone()]));
+                            let labels = filter
+                                .labels
+                                .zip(of_lanes)
+                                .map(|((own, _), all)| (own[query], &all[places.clone()]));
                             kernel.vectorize(|| mask(line, labels, most));
                         }
                     }
                     if !lanes.residual_norms.is_empty() && !rows.residual_norms.is_empty() {
                         let of_rows = &rows.residual_norms[first - rows.rows.start..];
-                        kernel.vectorize(|| subtract(&mut tile[..size], of_rows, &lanes.residual_norms[places]));
+                        kernel.vectorize(|| {
+                            subtract(&mut tile[..size], of_rows, &lanes.residual_norms[places])
+                        });
                     }
                     for (_, at) in excluded.iter().filter(|(of, _)| *of == p as usize) {
                         tile[*at] = f32::NEG_INFINITY;
@@ -187,7 +233,9 @@ impl Guess {
                     let of_group = number % self.groups * size..(number % self.groups + 1) * size;
                     let values = &mut largest[of_group.clone()];
                     match origins.get_mut(of_group) {
-                        Some(origins) => kernel.vectorize(|| keep_larger_of(values, origins, tile, p)),
+                        Some(origins) => {
+                            kernel.vectorize(|| keep_larger_of(values, origins, tile, p))
+                        }
                         None => kernel.vectorize(|| keep_larger(values, tile)),
                     }
                 }
@@ -195,11 +243,18 @@ impl Guess {
                     let lines = largest.chunks_exact(width).skip(row).step_by(height);
                     if is_prefix {
                         found.clear();
-                        for (line, origins) in lines.zip(origins.chunks_exact(width).skip(row).step_by(height)) {
-                            let item = |lane, panel: &u32| (columns.rows.start + *panel as usize * width + lane) as u32;
+                        for (line, origins) in
+                            lines.zip(origins.chunks_exact(width).skip(row).step_by(height))
+                        {
+                            let item = |lane, panel: &u32| {
+                                (columns.rows.start + *panel as usize * width + lane) as u32
+                            };
                             let of_line = line.iter().zip(origins).enumerate();
-                            let of_line = of_line.filter(|(_, (value, _))| **value > f32::NEG_INFINITY);
-                            found.try_extend(of_line.map(|(lane, (value, panel))| (*value, item(lane, panel))))?;
+                            let of_line =
+                                of_line.filter(|(_, (value, _))| **value > f32::NEG_INFINITY);
+                            found.try_extend(
+                                of_line.map(|(lane, (value, panel))| (*value, item(lane, panel))),
+                            )?;
                         }
                         // Use slightly more than k items, because the order by value may differ from the order by key.
                         let most = self.rank + self.rank / 4 + 2;
@@ -210,9 +265,13 @@ impl Guess {
                         continue;
                     }
                     let extent = rows.extents[query - rows.rows.start];
-                    of_row.chunks_exact_mut(width).zip(lines).for_each(|(out, line)| out.copy_from_slice(line));
+                    of_row
+                        .chunks_exact_mut(width)
+                        .zip(lines)
+                        .for_each(|(out, line)| out.copy_from_slice(line));
                     let value = *of_row.select_nth_unstable_by(self.rank, |a, b| b.total_cmp(a)).1;
-                    let value = f64::from(value) + packing.offset() - packing.margin(extent, lanes.worst);
+                    let value =
+                        f64::from(value) + packing.offset() - packing.margin(extent, lanes.worst);
                     take(query, Start::Value(round_down(value)), keys)?;
                 }
                 control.check()

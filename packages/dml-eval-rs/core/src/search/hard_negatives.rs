@@ -100,7 +100,13 @@ pub fn hard_negatives<S: Comparable>(
             }
             Positives::Labels(labels, items) => {
                 let classes = Classes::new(items)?;
-                listed_scores(space, |query| classes.members(labels[query]), own, positive, control)?
+                listed_scores(
+                    space,
+                    |query| classes.members(labels[query]),
+                    own,
+                    positive,
+                    control,
+                )?
             }
             Positives::Listed(_) => listed_scores(space, listed, own, positive, control)?,
         };
@@ -128,7 +134,9 @@ fn listed_scores<'a, S: Comparable>(
         |keys, (query, bound)| {
             let own = own.of(query).map(|own| own as u32);
             let items = listed(query).iter().copied().filter(|item| Some(*item) != own);
-            if let Some(score) = keys.compute_scores(space, query, items)?.iter().copied().reduce(pick) {
+            if let Some(score) =
+                keys.compute_scores(space, query, items)?.iter().copied().reduce(pick)
+            {
                 *bound = score;
             }
             control.check()
@@ -150,42 +158,50 @@ fn positive_scores<S: Comparable>(
     let pick = hardness.pick();
     let worst = if hardness == Hardness::Hardest { f64::INFINITY } else { f64::NEG_INFINITY };
     // Items belong to a single label, so threads write different items.
-    let out: Vec<AtomicU64> = collect(labels.iter().map(|_| AtomicU64::new(f64::INFINITY.to_bits())))?;
-    (0..count).into_par_iter().try_for_each_init(<(Scratch, Vec<_>)>::default, |(scratch, pairs), label| {
-        let (members, sizes) = (classes.members(label), control.sizes());
-        let mut of_class = full(members.len(), if members.len() > 1 { worst } else { f64::INFINITY })?;
-        let is_small = members.len() < sizes.class_table;
-        control.took(|| if is_small { "bounds by pairs" } else { "bounds from tables" });
-        let mut scores: Vec<f64> = Vec::new();
-        let mut start = 0;
-        while start < members.len() {
-            control.check()?;
-            // To compute a pair only once, compare some items with these and later items, but not with earlier ones.
-            let items = &members[start..];
-            let queries = &items[..(sizes.table_keys / items.len()).clamp(1, items.len())];
-            scores.clear();
-            scores.try_resize(queries.len() * items.len(), 0.0)?;
-            if is_small {
-                pairs.clear();
-                pairs.try_extend(queries.iter().flat_map(|query| items.iter().map(|item| (*query, *item))))?;
+    let out: Vec<AtomicU64> =
+        collect(labels.iter().map(|_| AtomicU64::new(f64::INFINITY.to_bits())))?;
+    (0..count).into_par_iter().try_for_each_init(
+        <(Scratch, Vec<_>)>::default,
+        |(scratch, pairs), label| {
+            let (members, sizes) = (classes.members(label), control.sizes());
+            let mut of_class =
+                full(members.len(), if members.len() > 1 { worst } else { f64::INFINITY })?;
+            let is_small = members.len() < sizes.class_table;
+            control.took(|| if is_small { "bounds by pairs" } else { "bounds from tables" });
+            let mut scores: Vec<f64> = Vec::new();
+            let mut start = 0;
+            while start < members.len() {
+                control.check()?;
+                // To compute a pair only once, compare some items with these and later items, but not with earlier ones.
+                let items = &members[start..];
+                let queries = &items[..(sizes.table_keys / items.len()).clamp(1, items.len())];
                 scores.clear();
-                space.scores(pairs, scratch, &mut scores)?;
-            } else {
-                space.score_table(queries, items, &mut scores, control)?;
-            }
-            for (i, line) in scores.chunks(items.len()).enumerate() {
-                let (first, others) = of_class[start + i..].split_first_mut().expect("the line's own item");
-                for (bound, score) in others.iter_mut().zip(&line[i + 1..]) {
-                    *bound = pick(*bound, *score);
-                    *first = pick(*first, *score);
+                scores.try_resize(queries.len() * items.len(), 0.0)?;
+                if is_small {
+                    pairs.clear();
+                    pairs.try_extend(
+                        queries.iter().flat_map(|query| items.iter().map(|item| (*query, *item))),
+                    )?;
+                    scores.clear();
+                    space.scores(pairs, scratch, &mut scores)?;
+                } else {
+                    space.score_table(queries, items, &mut scores, control)?;
                 }
+                for (i, line) in scores.chunks(items.len()).enumerate() {
+                    let (first, others) =
+                        of_class[start + i..].split_first_mut().expect("the line's own item");
+                    for (bound, score) in others.iter_mut().zip(&line[i + 1..]) {
+                        *bound = pick(*bound, *score);
+                        *first = pick(*first, *score);
+                    }
+                }
+                start += queries.len();
             }
-            start += queries.len();
-        }
-        let bounds = members.iter().zip(of_class);
-        bounds.for_each(|(item, bound)| out[*item as usize].store(bound.to_bits(), Relaxed));
-        Ok(())
-    })?;
+            let bounds = members.iter().zip(of_class);
+            bounds.for_each(|(item, bound)| out[*item as usize].store(bound.to_bits(), Relaxed));
+            Ok(())
+        },
+    )?;
     control.check()?;
     collect(out.into_iter().map(|bits| f64::from_bits(bits.into_inner())))
 }

@@ -37,7 +37,8 @@ pub fn index_recall<S: Comparable>(
     }
     // Report the first invalid row, even when a thread finds a later row earlier.
     let rows = found.outer_iter().into_par_iter().enumerate();
-    let fault = rows.map_init(Vec::new, |sorted, (query, row)| check_row(query, row, gallery, sorted).err());
+    let fault = rows
+        .map_init(Vec::new, |sorted, (query, row)| check_row(query, row, gallery, sorted).err());
     if let Some(fault) = fault.find_map_first(|fault| fault) {
         return Err(fault);
     }
@@ -53,7 +54,8 @@ pub fn index_recall<S: Comparable>(
             let own = filter.own.of(query).map(|own| own as i64);
             let others = found.row(query).into_iter().filter(|id| Some(**id) != own);
             let items = others.take(k).filter(|id| **id != NONE).map(|id| *id as u32);
-            let keys = keys.compute(space, query, items.filter(|item| filter.allows(query, *item)))?;
+            let keys =
+                keys.compute(space, query, items.filter(|item| filter.allows(query, *item)))?;
             let exist = indices.iter().filter(|index| **index != NONE).count();
             let least = exist.checked_sub(1).map_or(f64::INFINITY, |last| nearest[last]);
             *recall = keys.iter().filter(|key| **key >= least).count() as f64 / exist as f64;
@@ -63,7 +65,12 @@ pub fn index_recall<S: Comparable>(
     Ok(recall)
 }
 
-fn check_row(query: usize, row: ArrayView1<'_, i64>, gallery: usize, sorted: &mut Vec<i64>) -> Result<()> {
+fn check_row(
+    query: usize,
+    row: ArrayView1<'_, i64>,
+    gallery: usize,
+    sorted: &mut Vec<i64>,
+) -> Result<()> {
     if let Some(id) = row.iter().find(|id| **id < NONE || **id >= gallery as i64) {
         return argument(format!(
             "found row {query} contains {id}; expected indices of the gallery, 0 to {}, or -1 for none",
@@ -74,7 +81,10 @@ fn check_row(query: usize, row: ArrayView1<'_, i64>, gallery: usize, sorted: &mu
     sorted.try_extend(row.iter().copied().filter(|id| *id != NONE))?;
     sorted.sort_unstable();
     match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => argument(format!("found row {query} contains {} twice; expected each index once", pair[0])),
+        Some(pair) => argument(format!(
+            "found row {query} contains {} twice; expected each index once",
+            pair[0]
+        )),
         None => Ok(()),
     }
 }

@@ -65,7 +65,8 @@ impl Search<'_, '_> {
         let (q, margin) = (query - self.first_query, task.row_margins[query - task.rows.start]);
         let (threshold, below) = (float(&self.thresholds[q]), self.below[q]);
         // The threshold may have increased since the task began, so compare the hits again.
-        let (least, most) = (task.least_product(f64::from(threshold), margin), task.least_product(below, margin));
+        let (least, most) =
+            (task.least_product(f64::from(threshold), margin), task.least_product(below, margin));
         let mut list = self.lists[q].lock().expect("no thread panics while it holds the lock");
         let item = |hit: &Hit| task.columns.start as u32 + hit.column;
         let hits = hits.iter().filter(|hit| hit.value >= least && !list.began_with(item(hit)));
@@ -75,8 +76,9 @@ impl Search<'_, '_> {
             self.control.took(|| "bounds decided by scores");
             self.filter.drop_beyond(space, query, items, keys)?;
         }
-        let screened =
-            hits.take_while(|_| self.filter.below.is_none()).map(|hit| space.key_of_screened(f64::from(hit.value)));
+        let screened = hits
+            .take_while(|_| self.filter.below.is_none())
+            .map(|hit| space.key_of_screened(f64::from(hit.value)));
         keys.take_or_compute(space, query, items, screened)?;
         if list.add(items.iter().copied().zip(keys.keys.iter().copied()), None) {
             let threshold = least_value(space, query, list.worst().key());
@@ -103,28 +105,42 @@ impl Observer for Search<'_, '_> {
         visit((f64::from(float(&self.thresholds[q])), self.below[q]));
     }
 
-    fn begin<S: Space>(&self, space: &S, packing: &impl Packing, blocks: Blocks<'_>, control: &Control) -> Result<()> {
+    fn begin<S: Space>(
+        &self,
+        space: &S,
+        packing: &impl Packing,
+        blocks: Blocks<'_>,
+        control: &Control,
+    ) -> Result<()> {
         let Some(guess) = self.guess else { return Ok(()) };
         let below = |query: usize| self.below[query - self.first_query];
-        guess.starts(space.kernel(), packing, blocks, (self.filter, below), control, |query, start, keys| {
-            let q = query - self.first_query;
-            let threshold = match start {
-                Start::Value(value) => {
-                    self.guesses[q].store(value.to_bits(), Relaxed);
-                    value
-                }
-                Start::Items(found) => {
-                    keys.compute(space, query, found.iter().map(|(_, item)| *item))?;
-                    let mut list = self.lists[q].lock().expect("no thread panics while it holds the lock");
-                    match list.begin(keys.with_items()) {
-                        Some(key) => least_value(space, query, key),
-                        None => return Ok(()),
+        guess.starts(
+            space.kernel(),
+            packing,
+            blocks,
+            (self.filter, below),
+            control,
+            |query, start, keys| {
+                let q = query - self.first_query;
+                let threshold = match start {
+                    Start::Value(value) => {
+                        self.guesses[q].store(value.to_bits(), Relaxed);
+                        value
                     }
-                }
-            };
-            self.thresholds[q].store(threshold.to_bits(), Relaxed);
-            Ok(())
-        })
+                    Start::Items(found) => {
+                        keys.compute(space, query, found.iter().map(|(_, item)| *item))?;
+                        let mut list =
+                            self.lists[q].lock().expect("no thread panics while it holds the lock");
+                        match list.begin(keys.with_items()) {
+                            Some(key) => least_value(space, query, key),
+                            None => return Ok(()),
+                        }
+                    }
+                };
+                self.thresholds[q].store(threshold.to_bits(), Relaxed);
+                Ok(())
+            },
+        )
     }
 
     fn observe<S: Space>(
@@ -136,11 +152,17 @@ impl Observer for Search<'_, '_> {
         (ends, hits, of_query): &mut Self::Buffers,
     ) -> Result<()> {
         let item = |hit: &Hit| task.columns.start as u32 + hit.column;
-        let is_allowed = |hit: &Hit| self.filter.allows(task.rows.start + hit.row as usize, item(hit));
+        let is_allowed =
+            |hit: &Hit| self.filter.allows(task.rows.start + hit.row as usize, item(hit));
         let allowed = result.row_hits.iter().copied().filter(is_allowed);
         sort_by_part(allowed, task.rows.len(), |hit| hit.row as usize, ends, hits)?;
         for of_row in hits.chunk_by(|a, b| a.row == b.row) {
-            self.receive(space, (task, task.rows.start + of_row[0].row as usize), of_row, of_query)?;
+            self.receive(
+                space,
+                (task, task.rows.start + of_row[0].row as usize),
+                of_row,
+                of_query,
+            )?;
         }
         Ok(())
     }
@@ -236,15 +258,20 @@ pub fn knn<'a>(
         let mut list = lists[query].lock().expect("no thread panics while it holds the lock");
         list.add((first as u32..).zip(keys.iter().copied()), own);
     })?;
-    let mut results =
-        Results { k, score: |query, key| space.similarity_of_key(query, key), scores: similarities, indices };
+    let mut results = Results {
+        k,
+        score: |query, key| space.similarity_of_key(query, key),
+        scores: similarities,
+        indices,
+    };
     results.store(0, &mut lists, control, |_, _, _, _| Ok(false))
 }
 
 /// Whether tables of keys are faster than a screen, as measured in docs/internals/evaluator-speed.md.
 fn prefers_tables(k: usize, gallery: usize, control: &Control) -> bool {
     let sizes = control.sizes();
-    gallery <= sizes.few_items || k >= sizes.table_neighbours.max(gallery / sizes.items_per_table_neighbour)
+    gallery <= sizes.few_items
+        || k >= sizes.table_neighbours.max(gallery / sizes.items_per_table_neighbour)
 }
 
 /// Finds the `k` nearest gallery items per query among the items that a screen can't rule out.
@@ -256,17 +283,24 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
 ) -> Result<()> {
     let (k, queries, gallery) = (results.k, space.rows(Side::Query), space.rows(Side::Gallery));
     control.add_to_total(queries as u64 * gallery as u64);
-    let value_of_bound =
-        |query: usize| filter.below.map_or(f64::INFINITY, |bounds| space.value_of_score(bounds[query]));
+    let value_of_bound = |query: usize| {
+        filter.below.map_or(f64::INFINITY, |bounds| space.value_of_score(bounds[query]))
+    };
     let thresholds = || {
         let all = collect(0..queries as u32)?;
-        let sampled = SampledValues::compute(space, &all, |query, item| filter.excludes(query, item), control)?;
+        let sampled = SampledValues::compute(
+            space,
+            &all,
+            |query, item| filter.excludes(query, item),
+            control,
+        )?;
         // The k-th nearest in a share 1/m of the items has about rank m·k among all items.
         let mut thresholds = allocate(sampled.queries.len() * HALVES)?;
         for (i, &query) in sampled.queries.iter().enumerate() {
             let beyond = sampled.above(i, value_of_bound(query as usize)) as usize;
             for half in 0..HALVES {
-                let (value, share) = (sampled.at_rank(i, beyond + (k << half)), 0.5f64.powi(half as i32 + 1));
+                let (value, share) =
+                    (sampled.at_rank(i, beyond + (k << half)), 0.5f64.powi(half as i32 + 1));
                 thresholds.try_push(ExpectedThreshold { query, value, share })?;
             }
         }
@@ -294,23 +328,34 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
         };
         traverse_rectangle(space, &packing, &search, rows.clone(), control)?;
         let guesses = search.guesses;
-        results.store(rows.start, &mut lists[..rows.len()], control, |query, last, list, keys| {
-            let guess = float(&guesses[query - rows.start]);
-            // When the k-th key is below the guess, items that were not listed may be nearer.
-            let is_complete =
-                guess == f32::MIN || last.is_some_and(|last| least_value(space, query, last.key()) >= guess);
-            if !is_complete {
-                control.took(|| "neighbours of all items");
-                add_all(space, query, &filter, list, keys)?;
-            }
-            Ok(!is_complete)
-        })?;
+        results.store(
+            rows.start,
+            &mut lists[..rows.len()],
+            control,
+            |query, last, list, keys| {
+                let guess = float(&guesses[query - rows.start]);
+                // When the k-th key is below the guess, items that were not listed may be nearer.
+                let is_complete = guess == f32::MIN
+                    || last.is_some_and(|last| least_value(space, query, last.key()) >= guess);
+                if !is_complete {
+                    control.took(|| "neighbours of all items");
+                    add_all(space, query, &filter, list, keys)?;
+                }
+                Ok(!is_complete)
+            },
+        )?;
     }
     Ok(())
 }
 
 /// Compares a query with all items that the filter allows, and lists the nearest.
-fn add_all<S: Space>(space: &S, query: usize, filter: &Filter<'_>, list: &mut Nearest, keys: &mut Keys) -> Result<()> {
+fn add_all<S: Space>(
+    space: &S,
+    query: usize,
+    filter: &Filter<'_>,
+    list: &mut Nearest,
+    keys: &mut Keys,
+) -> Result<()> {
     list.clear();
     filter.visit(query, space.rows(Side::Gallery), |items| {
         filter.drop_beyond(space, query, items, keys)?;
@@ -339,8 +384,9 @@ mod tests {
     fn rows(of_a_class: usize, is_in_order: bool, seed: u64) -> Array2<f32> {
         let mut random = Random::new(seed);
         let classes = ITEMS.div_ceil(of_a_class);
-        let centres =
-            Array2::from_shape_fn((classes, DIM), |(_, j)| (random.uniform() - 0.5) * (-0.1 * j as f64).exp());
+        let centres = Array2::from_shape_fn((classes, DIM), |(_, j)| {
+            (random.uniform() - 0.5) * (-0.1 * j as f64).exp()
+        });
         let class = |i: usize| if is_in_order { i / of_a_class } else { i % classes };
         let mut noise = 0.0;
         Array2::from_shape_fn((ITEMS, DIM), |(i, j)| {

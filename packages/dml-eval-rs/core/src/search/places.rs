@@ -132,11 +132,16 @@ impl Nearest {
                 } else {
                     // Keep few places sorted, so that the threshold increases when a place is inserted.
                     self.places.truncate(self.k - 1);
-                    let at = self.places.iter().rposition(|other| *other < place).map_or(0, |before| before + 1);
+                    let at = self
+                        .places
+                        .iter()
+                        .rposition(|other| *other < place)
+                        .map_or(0, |before| before + 1);
                     self.places.insert(at, place);
                     self.worst = self.places.get(self.k - 1).copied().unwrap_or(self.worst);
                 }
-                self.worst_key = if self.worst == BEYOND { f64::NEG_INFINITY } else { self.worst.key() };
+                self.worst_key =
+                    if self.worst == BEYOND { f64::NEG_INFINITY } else { self.worst.key() };
             }
         }
         self.worst != before
@@ -200,17 +205,25 @@ impl<T: Send, F: Fn(usize, f64) -> T + Sync> Results<'_, T, F> {
         first: usize,
         lists: &mut [Mutex<Nearest>],
         control: &Control,
-        search_again: impl Fn(usize, Option<Place>, &mut Nearest, &mut Keys) -> Result<bool> + Sync + Send,
+        search_again: impl Fn(usize, Option<Place>, &mut Nearest, &mut Keys) -> Result<bool>
+        + Sync
+        + Send,
     ) -> Result<()> {
         let (k, score) = (self.k, &self.score);
-        let out = self.scores[first * k..].par_chunks_mut(k).zip(self.indices[first * k..].par_chunks_mut(k));
+        let out = self.scores[first * k..]
+            .par_chunks_mut(k)
+            .zip(self.indices[first * k..].par_chunks_mut(k));
         each(
             lists.par_iter_mut().zip(out).enumerate(),
             || Ok(<(Keys, Spare)>::default()),
             |(keys, spare), (q, (list, (scores, indices)))| {
                 let list = list.get_mut().expect("no thread panics while it holds the lock");
                 let last = list.sorted(spare)?.get(k - 1).copied();
-                let found = if search_again(first + q, last, list, keys)? { list.sorted(spare)? } else { list.found() };
+                let found = if search_again(first + q, last, list, keys)? {
+                    list.sorted(spare)?
+                } else {
+                    list.found()
+                };
                 indices[found.len()..].fill(-1);
                 for ((out_score, index), place) in scores.iter_mut().zip(indices).zip(found) {
                     *out_score = score(first + q, place.key());

@@ -64,9 +64,11 @@ impl<S: Comparable> Search<'_, '_, S> {
             |keys, query| {
                 self.filter.visit(query, gallery, |items| {
                     let scores = keys.compute_scores(self.space, query, items.iter().copied())?;
-                    let found = || items.iter().zip(scores).filter(|(_, score)| **score >= threshold);
+                    let found =
+                        || items.iter().zip(scores).filter(|(_, score)| **score >= threshold);
                     if !self.exceeds(found().count()) {
-                        found().try_for_each(|(item, score)| self.push(query as u32, *score, *item))?;
+                        found()
+                            .try_for_each(|(item, score)| self.push(query as u32, *score, *item))?;
                     }
                     control.advance(items.len() as u64);
                     control.check()
@@ -157,13 +159,17 @@ pub fn range_search<S: Comparable>(
     let pairs = queries as u64 * gallery as u64 / if space.is_own_gallery() { 2 } else { 1 };
     let packing = space.packing(&Goal { pairs, thresholds: &thresholds }, control)?;
     let total = AtomicU64::new(0);
-    let mut found = Ranges { offsets: allocate(queries + 1)?, indices: Vec::new(), values: Vec::new() };
+    let mut found =
+        Ranges { offsets: allocate(queries + 1)?, indices: Vec::new(), values: Vec::new() };
     found.offsets.try_push(0)?;
     let search = |first_query: usize, end: usize| -> Result<Search<'_, '_, S>> {
         let found = collect((first_query..end).map(|_| Mutex::default()))?;
         Ok(Search { space, threshold, first_query, filter: &filter, found, total: &total, most })
     };
-    if space.is_own_gallery() && filter.excludes_only_own() && !matches!(filter.own, OwnItem::Listed(_)) {
+    if space.is_own_gallery()
+        && filter.excludes_only_own()
+        && !matches!(filter.own, OwnItem::Listed(_))
+    {
         control.add_to_total(queries as u64 * (queries as u64 - 1) / 2);
         // A pair is compared once and found for both items, so results can be sorted only after the traversal.
         let all = OwnItem::Absent.into();
@@ -219,7 +225,8 @@ fn append<S: Comparable>(
     if total.load(Relaxed) > most {
         return Ok(());
     }
-    let unlock = |list: Mutex<Vec<_>>| list.into_inner().expect("no thread panics while it holds the lock");
+    let unlock =
+        |list: Mutex<Vec<_>>| list.into_inner().expect("no thread panics while it holds the lock");
     let mut lists: Vec<Vec<(f64, u32)>> = collect(lists.into_iter().map(unlock))?;
     lists.par_iter_mut().try_for_each(|list| {
         list.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));

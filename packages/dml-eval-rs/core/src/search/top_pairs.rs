@@ -82,7 +82,9 @@ impl<S: Space> Observer for Search<'_, S> {
     ) -> Result<()> {
         let (first_row, first_column) = (task.rows.start as u32, task.columns.start as u32);
         pairs.clear();
-        pairs.try_extend(result.row_hits.iter().map(|hit| (first_row + hit.row, first_column + hit.column)))?;
+        pairs.try_extend(
+            result.row_hits.iter().map(|hit| (first_row + hit.row, first_column + hit.column)),
+        )?;
         pairs.sort_unstable();
         scores.clear();
         scores.make_room(pairs.len())?;
@@ -98,14 +100,21 @@ impl<S: Space> Observer for Search<'_, S> {
 }
 
 /// Finds the `n` pairs i < j of rows with the highest scores, ties by i and then by j. Returns scores and pairs.
-pub fn top_pairs<S: Comparable>(space: &S, n: usize, control: &Control) -> Result<(Vec<S::Reported>, Vec<i64>)> {
+pub fn top_pairs<S: Comparable>(
+    space: &S,
+    n: usize,
+    control: &Control,
+) -> Result<(Vec<S::Reported>, Vec<i64>)> {
     let rows = space.rows(Side::Query);
     let all = rows as u64 * (rows as u64 - 1) / 2;
     if n < 1 || n as u64 > all || !space.is_own_gallery() {
-        return argument(format!("n is {n}; expected 1 to {all}, the number of pairs, and no separate gallery"));
+        return argument(format!(
+            "n is {n}; expected 1 to {all}, the number of pairs, and no separate gallery"
+        ));
     }
     let thresholds = || {
-        let sampled = SampledValues::compute(space, &collect(0..rows as u32)?, |i, j| i == j, control)?;
+        let sampled =
+            SampledValues::compute(space, &collect(0..rows as u32)?, |i, j| i == j, control)?;
         let value = |(i, &query): (usize, &u32)| ExpectedThreshold {
             query,
             value: sampled.at_rank(i, (2 * n / rows).max(1)),
@@ -122,8 +131,13 @@ pub fn top_pairs<S: Comparable>(space: &S, n: usize, control: &Control) -> Resul
     best.cut();
     best.pairs.sort_unstable();
     control.check()?;
-    let scores = collect(best.pairs.iter().map(|pair| space.report_score(from_descending((pair >> 64) as u64))))?;
-    let sides = best.pairs.iter().flat_map(|pair| [i64::from((pair >> 32) as u32), i64::from(*pair as u32)]);
+    let scores = collect(
+        best.pairs.iter().map(|pair| space.report_score(from_descending((pair >> 64) as u64))),
+    )?;
+    let sides = best
+        .pairs
+        .iter()
+        .flat_map(|pair| [i64::from((pair >> 32) as u32), i64::from(*pair as u32)]);
     let indices = collect_counted(sides)?;
     Ok((scores, indices))
 }

@@ -44,7 +44,8 @@ pub(crate) fn visit_scores<T>(
             control.check()?;
             let column_panels = space.score_panels(Side::Gallery, columns.clone())?;
             let panels = rows.len().div_ceil(height);
-            let together = (QUERIES / height).min(panels / (4 * rayon::current_num_threads())).max(1);
+            let together =
+                (QUERIES / height).min(panels / (4 * rayon::current_num_threads())).max(1);
             (0..panels.div_ceil(together)).into_par_iter().try_for_each_init(
                 || zeros(8 * height * width),
                 |tile, group| -> Result<()> {
@@ -56,15 +57,21 @@ pub(crate) fn visit_scores<T>(
                             let start = rows.start + r * height;
                             let queries = start..rows.end.min(start + height);
                             if !own || reaches_above_diagonal(&queries, &items) {
-                                let (row_panel, column_panel) = (row_panels.panel(r), column_panels.panel(c));
-                                space.score_tile((queries.clone(), row_panel), (items.clone(), column_panel), tile);
+                                let (row_panel, column_panel) =
+                                    (row_panels.panel(r), column_panels.panel(c));
+                                space.score_tile(
+                                    (queries.clone(), row_panel),
+                                    (items.clone(), column_panel),
+                                    tile,
+                                );
                                 visit(&mut state, queries, items.clone(), tile);
                             }
                         }
                         control.check()?;
                     }
                     end(state);
-                    let queries = rows.start + group.start * height..rows.end.min(rows.start + group.end * height);
+                    let queries = rows.start + group.start * height
+                        ..rows.end.min(rows.start + group.end * height);
                     control.advance(count_pairs(&queries, &columns, own));
                     Ok(())
                 },

@@ -79,5 +79,9 @@ pub fn advance_searches(
     observed: Vec<Observed>,
     positives: &[f64],
 ) -> Result<Vec<Option<Crossing>>> {
-    searches.iter_mut().zip(observed).map(|(search, observed)| search.advance(observed, positives)).collect()
+    searches
+        .iter_mut()
+        .zip(observed)
+        .map(|(search, observed)| search.advance(observed, positives))
+        .collect()
 }

@@ -70,7 +70,9 @@ pub fn verify(
     let &VerifyTasks { positives: number, negatives, equal_errors, slots, .. } = tasks;
     let counted = labels.count_negatives()?;
     if counted != negatives || tasks.ranks.iter().any(|rank| !(1..=negatives).contains(rank)) {
-        return argument(format!("there are {counted} negatives; expected {negatives}, and ranks of at most this"));
+        return argument(format!(
+            "there are {counted} negatives; expected {negatives}, and ranks of at most this"
+        ));
     }
     let most = control.sizes().verify_held as u64;
     let held = number <= most;
@@ -80,12 +82,23 @@ pub fn verify(
              omit 'eer' and 'auc', or verify given pairs"
         ));
     }
-    let positives = if held { labels.sorted_positives(space, number as usize, control)? } else { Vec::new() };
+    let positives =
+        if held { labels.sorted_positives(space, number as usize, control)? } else { Vec::new() };
     if number == 0 || negatives == 0 || held && positives.len() as u64 != number {
-        return argument(format!("too few pairs; expected {number} positives (at least 1) and a negative"));
+        return argument(format!(
+            "too few pairs; expected {number} positives (at least 1) and a negative"
+        ));
     }
     let levels = levels(&tasks.ranks, equal_errors.then_some((number, negatives)));
-    let find = Finding { space, labels, levels: &levels, positives: &positives, negatives, peers, control };
+    let find = Finding {
+        space,
+        labels,
+        levels: &levels,
+        positives: &positives,
+        negatives,
+        peers,
+        control,
+    };
     let (crossings, slots) = if slots {
         let (crossings, slots) = find.among_slots()?;
         (crossings, Some(slots))
@@ -93,12 +106,15 @@ pub fn verify(
         (find.by_screen()?, None)
     };
 
-    let mut points = collect(crossings.into_iter().map(|negatives| Point { negatives, above: 0, at_least: 0 }))?;
+    let mut points =
+        collect(crossings.into_iter().map(|negatives| Point { negatives, above: 0, at_least: 0 }))?;
     let mut count = |scores: &[f64]| {
         for point in &mut points {
             control.check()?;
-            point.above += scores.iter().filter(|score| **score > point.negatives.score).count() as u64;
-            point.at_least += scores.iter().filter(|score| **score >= point.negatives.score).count() as u64;
+            point.above +=
+                scores.iter().filter(|score| **score > point.negatives.score).count() as u64;
+            point.at_least +=
+                scores.iter().filter(|score| **score >= point.negatives.score).count() as u64;
         }
         Ok(())
     };
@@ -114,7 +130,9 @@ pub fn verify(
 #[expect(clippy::disallowed_methods, reason = "levels are few")]
 pub(crate) fn levels(ranks: &[u64], equal_errors: Option<(u64, u64)>) -> Vec<Level> {
     let mut levels: Vec<Level> = ranks.iter().map(|&rank| Level::for_rank(rank)).collect();
-    levels.extend(equal_errors.map(|(positives, negatives)| Level::for_equal_errors(positives, negatives)));
+    levels.extend(
+        equal_errors.map(|(positives, negatives)| Level::for_equal_errors(positives, negatives)),
+    );
     levels
 }
 
@@ -126,7 +144,11 @@ impl Level {
 
     /// Returns the level at which the proportions of accepted negatives and accepted positives add up to 1.
     fn for_equal_errors(positives: u64, negatives: u64) -> Level {
-        Level { negative: positives, positive: negatives, total: u128::from(positives) * u128::from(negatives) }
+        Level {
+            negative: positives,
+            positive: negatives,
+            total: u128::from(positives) * u128::from(negatives),
+        }
     }
 }
 
@@ -149,8 +171,10 @@ impl Finding<'_, '_> {
             return Ok((Vec::new(), None));
         }
         let most = self.control.sizes().verify_sample;
-        let size = ((self.negatives / NEGATIVES_PER_SAMPLED) as usize).clamp(most.min(LEAST_SAMPLE), most);
-        let sample = draw(self.space, self.labels, size, self.control)?.filter(|sample| !sample.is_empty());
+        let size =
+            ((self.negatives / NEGATIVES_PER_SAMPLED) as usize).clamp(most.min(LEAST_SAMPLE), most);
+        let sample =
+            draw(self.space, self.labels, size, self.control)?.filter(|sample| !sample.is_empty());
         let all = Bracket { low: f64::NEG_INFINITY, middle: 0.0, high: f64::INFINITY };
         let bracket = |level: &Level| match &sample {
             Some(sample) => estimate(*level, sample, 0, self.negatives, self.positives),
@@ -165,14 +189,18 @@ impl Finding<'_, '_> {
         let &Finding { space, labels, positives, peers, control, .. } = self;
         let (brackets, sample) = self.estimate()?;
         let capacity = control.sizes().verify_listed / brackets.len().max(1);
-        let expected = |b: &Bracket| sample.as_ref().map_or(1.0, |sample| share_inside(sample, b, 0.0));
-        let most = |b: &Bracket| (2.0 * expected(b) * self.negatives as f64) as usize + LEAST_SAMPLE;
+        let expected =
+            |b: &Bracket| sample.as_ref().map_or(1.0, |sample| share_inside(sample, b, 0.0));
+        let most =
+            |b: &Bracket| (2.0 * expected(b) * self.negatives as f64) as usize + LEAST_SAMPLE;
         let kept = collect(brackets.iter().map(|b| (*b, most(b).min(capacity))))?;
         drop(sample);
         let (slots, kept) = count_and_keep(space, labels, positives, &kept, peers, control)?;
         let mut found = full(self.levels.len(), None)?;
         let mut searches = allocate(self.levels.len())?;
-        for (((&level, kept), bracket), found) in self.levels.iter().zip(kept).zip(&brackets).zip(&mut found) {
+        for (((&level, kept), bracket), found) in
+            self.levels.iter().zip(kept).zip(&brackets).zip(&mut found)
+        {
             let mut search = Search::new(level, *bracket);
             match slots.place(level) {
                 Place::At(crossing) => *found = Some(crossing),
@@ -183,14 +211,17 @@ impl Finding<'_, '_> {
                         kept.retain(|score| (low..=high).contains(score));
                         kept
                     });
-                    let inside = if peers.is_alone() { inside } else { exchange_kept(inside, peers)? };
+                    let inside =
+                        if peers.is_alone() { inside } else { exchange_kept(inside, peers)? };
                     if let Some(mut inside) = inside {
                         sort_descending(&mut inside);
                         *found = level.cross(above, &inside, |score| *score, positives, low, high);
                     }
                 }
             }
-            control.took(|| if found.is_some() { "crossings among slots" } else { "crossings between slots" });
+            control.took(|| {
+                if found.is_some() { "crossings among slots" } else { "crossings between slots" }
+            });
             searches.try_push(search)?;
         }
         Ok((self.decide(found, searches, None)?, slots))
@@ -199,7 +230,8 @@ impl Finding<'_, '_> {
     /// Finds the crossings by traversals of screened values.
     fn by_screen(&self) -> Result<Vec<Crossing>> {
         let (brackets, sample) = self.estimate()?;
-        let searches = collect(self.levels.iter().zip(&brackets).map(|(l, b)| Search::new(*l, *b)))?;
+        let searches =
+            collect(self.levels.iter().zip(&brackets).map(|(l, b)| Search::new(*l, *b)))?;
         self.decide(full(self.levels.len(), None)?, searches, Some((&brackets, sample)))
     }
 
@@ -222,7 +254,8 @@ impl Finding<'_, '_> {
         let (margin, offset) = (packing.largest_margin()?, packing.offset());
         let wide = space.score_of_value(LISTED_MARGINS * margin);
         let (brackets, sample) = sieve.unwrap_or_default();
-        let share = |b: &Bracket| sample.as_ref().map_or(0.0, |sample| share_inside(sample, b, wide));
+        let share =
+            |b: &Bracket| sample.as_ref().map_or(0.0, |sample| share_inside(sample, b, wide));
         let sizes: Vec<f64> = brackets.iter().map(|b| share(b) * self.negatives as f64).collect();
         drop(sample);
         let mut sieved = choose_listed(&sizes, capacity);

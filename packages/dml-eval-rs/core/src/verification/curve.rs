@@ -37,10 +37,15 @@ pub fn roc_curve(scores: &[f64], positives: &[u64], negatives: &[u64]) -> Result
             negatives.len()
         ));
     }
-    let (all_positives, all_negatives): (u64, u64) = (positives.iter().sum(), negatives.iter().sum());
+    let (all_positives, all_negatives): (u64, u64) =
+        (positives.iter().sum(), negatives.iter().sum());
     let most = 2 * n + 2;
-    let mut curve =
-        Curve { far: allocate(most)?, tar: allocate(most)?, threshold: allocate(most)?, ..Curve::default() };
+    let mut curve = Curve {
+        far: allocate(most)?,
+        tar: allocate(most)?,
+        threshold: allocate(most)?,
+        ..Curve::default()
+    };
     curve.push(0.0, 0.0, f64::INFINITY)?;
     let (mut above, mut accepted) = (0, 0);
     for (i, &score) in scores.iter().enumerate().rev() {
@@ -51,7 +56,8 @@ pub fn roc_curve(scores: &[f64], positives: &[u64], negatives: &[u64]) -> Result
             curve.push(above as f64 / all_negatives as f64, tar(accepted), score.next_up())?;
             accepted += positives[i];
             curve.push(at_least as f64 / all_negatives as f64, tar(accepted), score)?;
-            let twice_below = u128::from(all_negatives - above) + u128::from(all_negatives - at_least);
+            let twice_below =
+                u128::from(all_negatives - above) + u128::from(all_negatives - at_least);
             curve.twice_right += u128::from(positives[i]) * twice_below;
         }
         above = at_least;
@@ -67,11 +73,19 @@ mod tests {
     #[test]
     fn a_curve_turns_at_each_positive_and_is_straight_between_tied_pairs() {
         // The negatives are 0, 1, 1, 4, and the positives 1, 1, 2, 3; pairs at 5 are not positive.
-        let curve = roc_curve(&[1.0, 2.0, 3.0, 5.0], &[2, 1, 1, 0], &[1, 2, 0, 0, 0, 0, 1, 0, 0]).unwrap();
+        let curve =
+            roc_curve(&[1.0, 2.0, 3.0, 5.0], &[2, 1, 1, 0], &[1, 2, 0, 0, 0, 0, 1, 0, 0]).unwrap();
         let corners = [(0.0, 0.0, f64::INFINITY), (0.25, 0.0, 3f64.next_up()), (0.25, 0.25, 3.0)];
         let rest = [(0.25, 0.5, 2.0), (0.75, 1.0, 1.0), (1.0, 1.0, f64::NEG_INFINITY)];
         let found: Vec<_> = curve.far.into_iter().zip(curve.tar).zip(curve.threshold).collect();
-        assert_eq!(found, [&corners[..], &rest[..]].concat().iter().map(|c| ((c.0, c.1), c.2)).collect::<Vec<_>>());
+        assert_eq!(
+            found,
+            [&corners[..], &rest[..]]
+                .concat()
+                .iter()
+                .map(|c| ((c.0, c.1), c.2))
+                .collect::<Vec<_>>()
+        );
         // The positives at 2 and 3 are above three negatives; those at 1 are above one, and equal to two.
         assert_eq!(curve.twice_right, 2 * (3 + 3 + 2) + 2 * 2);
         assert!(roc_curve(&[1.0], &[1], &[1, 0]).is_err());

@@ -70,7 +70,11 @@ pub(crate) struct Decider<'a, 'rows> {
 impl Search {
     /// Begins with a bracket that may not include the crossing.
     pub(crate) fn new(level: Level, bracket: Bracket) -> Self {
-        Search { level, outer: (f64::NEG_INFINITY, f64::INFINITY), inner: (bracket.low, bracket.high) }
+        Search {
+            level,
+            outer: (f64::NEG_INFINITY, f64::INFINITY),
+            inner: (bracket.low, bracket.high),
+        }
     }
 
     /// Uses the result of a traversal to return the crossing, or to narrow the range that includes it.
@@ -124,7 +128,9 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         control: &'a Control,
     ) -> Result<Self> {
         let value = |score: f64| space.value_of_score(score).clamp(f64::MIN, f64::MAX) - offset;
-        let range = |s: &Search| (round_down(value(s.inner.0) - margin), round_up(value(s.inner.1) + margin));
+        let range = |s: &Search| {
+            (round_down(value(s.inner.0) - margin), round_up(value(s.inner.1) + margin))
+        };
         Ok(Decider {
             space,
             labels,
@@ -140,8 +146,14 @@ impl<'a, 'rows> Decider<'a, 'rows> {
     }
 
     /// Takes the scores of `pairs` from a table of all pairs in the task, or returns false if this would be slower.
-    fn take_from_table(&self, task: &Task<'_>, pairs: &[(u32, u32)], scores: &mut Vec<f64>) -> Result<bool> {
-        let (rows, columns, sizes) = (task.rows.clone(), task.columns.clone(), self.control.sizes());
+    fn take_from_table(
+        &self,
+        task: &Task<'_>,
+        pairs: &[(u32, u32)],
+        scores: &mut Vec<f64>,
+    ) -> Result<bool> {
+        let (rows, columns, sizes) =
+            (task.rows.clone(), task.columns.clone(), self.control.sizes());
         let all = rows.len() * columns.len();
         // A table of a few rows is mostly padding.
         if rows.len().min(columns.len()) < sizes.class_table
@@ -152,7 +164,9 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         let mut table: Vec<f64> = zeros(all)?;
         let (queries, items) = (indices(rows.clone())?, indices(columns.clone())?);
         self.space.score_table(&queries, &items, &mut table, self.control)?;
-        let at = |pair: &(u32, u32)| (pair.0 as usize - rows.start) * columns.len() + pair.1 as usize - columns.start;
+        let at = |pair: &(u32, u32)| {
+            (pair.0 as usize - rows.start) * columns.len() + pair.1 as usize - columns.start
+        };
         scores.try_extend(pairs.iter().map(|pair| table[at(pair)]))?;
         self.control.took(|| "negatives decided from a table");
         Ok(true)
@@ -180,7 +194,9 @@ pub(crate) struct Buffers {
 impl Decider<'_, '_> {
     /// Visits the brackets in units of values.
     pub fn brackets(&self, visit: impl FnMut((f64, f64))) {
-        let to_values = |(low, high): &(f32, f32)| (f64::from(*low) + self.offset, f64::from(*high) + self.offset);
+        let to_values = |(low, high): &(f32, f32)| {
+            (f64::from(*low) + self.offset, f64::from(*high) + self.offset)
+        };
         self.open.iter().map(to_values).for_each(visit);
     }
 
@@ -196,7 +212,8 @@ impl Decider<'_, '_> {
         values.clear();
         for hit in &result.row_hits {
             if self.open.iter().any(|(low, high)| (*low..=*high).contains(&hit.value)) {
-                let (row, column) = (task.rows.start + hit.row as usize, task.columns.start + hit.column as usize);
+                let (row, column) =
+                    (task.rows.start + hit.row as usize, task.columns.start + hit.column as usize);
                 pairs.try_push((row as u32, column as u32))?;
                 values.try_push(hit.value)?;
             }
@@ -212,7 +229,8 @@ impl Decider<'_, '_> {
         {
             let above_all: u64 = unlisted.iter().map(|above| u64::from(*above)).sum();
             let (low, high) = search.inner;
-            let mut above = above_all + result.row_hits.iter().filter(|hit| hit.value > open.1).count() as u64;
+            let mut above =
+                above_all + result.row_hits.iter().filter(|hit| hit.value > open.1).count() as u64;
             let mut inside = 0;
             kept.clear();
             for ((&pair, &value), &score) in pairs.iter().zip(values.iter()).zip(scores.iter()) {
@@ -223,14 +241,19 @@ impl Decider<'_, '_> {
                     above += 1;
                 } else {
                     inside += 1;
-                    let (query, item) = (self.first.0 + u64::from(pair.0), self.first.1 + u64::from(pair.1));
+                    let (query, item) =
+                        (self.first.0 + u64::from(pair.0), self.first.1 + u64::from(pair.1));
                     kept.try_push((score, hash(query, item)))?;
                 }
             }
             observed.above.fetch_add(above, Relaxed);
             observed.inside.fetch_add(inside, Relaxed);
             if low < high && !kept.is_empty() {
-                observed.kept.lock().expect("no thread panicked while it held the lock").append(kept, self.capacity)?;
+                observed
+                    .kept
+                    .lock()
+                    .expect("no thread panicked while it held the lock")
+                    .append(kept, self.capacity)?;
             }
         }
         Ok(())

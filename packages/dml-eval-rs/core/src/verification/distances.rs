@@ -43,9 +43,12 @@ pub fn count_distances(
     let first_item = |query: usize| if own { query } else { 0 };
     let part = part(peers, queries, |query| (items - first_item(query)) as u64);
     let starts = || part.clone().step_by(side);
-    control.add_to_total(starts().map(|q| ((items - first_item(q)) * side.min(part.end - q)) as u64).sum());
+    control.add_to_total(
+        starts().map(|q| ((items - first_item(q)) * side.min(part.end - q)) as u64).sum(),
+    );
     let distances = space.bits() + 1;
-    let counters = (0..rayon::current_num_threads()).map(|_| zeros::<u64>(COPIES * KINDS * distances).map(Mutex::new));
+    let counters = (0..rayon::current_num_threads())
+        .map(|_| zeros::<u64>(COPIES * KINDS * distances).map(Mutex::new));
     let counters = try_collect(counters)?;
     let mut table: Vec<f64> = zeros(side.min(part.len()) * side.min(items))?;
     for query in starts() {
@@ -55,17 +58,27 @@ pub fn count_distances(
             let table = &mut table[..rows.len() * columns.len()];
             space.key_table(&rows, &columns, table, control)?;
             control.check()?;
-            table.par_chunks(LINES * columns.len()).zip(rows.par_chunks(LINES)).for_each(|(lines, rows)| {
-                let thread = rayon::current_thread_index().unwrap_or(0);
-                let mut counts = counters[thread].lock().expect("no thread panicked while it held the lock");
-                for (keys, &row) in lines.chunks(columns.len()).zip(rows) {
-                    let skipped = if own { (row as usize + 1).saturating_sub(item).min(keys.len()) } else { 0 };
-                    for (i, (key, &column)) in keys.iter().zip(&columns).enumerate().skip(skipped) {
-                        let at = distances * (KINDS * (i % COPIES) + labels.kind(row, column)) + (-key) as usize;
-                        counts[at] += 1;
+            table.par_chunks(LINES * columns.len()).zip(rows.par_chunks(LINES)).for_each(
+                |(lines, rows)| {
+                    let thread = rayon::current_thread_index().unwrap_or(0);
+                    let mut counts =
+                        counters[thread].lock().expect("no thread panicked while it held the lock");
+                    for (keys, &row) in lines.chunks(columns.len()).zip(rows) {
+                        let skipped = if own {
+                            (row as usize + 1).saturating_sub(item).min(keys.len())
+                        } else {
+                            0
+                        };
+                        for (i, (key, &column)) in
+                            keys.iter().zip(&columns).enumerate().skip(skipped)
+                        {
+                            let at = distances * (KINDS * (i % COPIES) + labels.kind(row, column))
+                                + (-key) as usize;
+                            counts[at] += 1;
+                        }
                     }
-                }
-            });
+                },
+            );
             control.advance(table.len() as u64);
         }
     }

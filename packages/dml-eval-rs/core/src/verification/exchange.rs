@@ -9,7 +9,9 @@ use crate::verification::sieve::{Listed, Sieved};
 use crate::verification::slots::Kept;
 
 fn reject<T>(message: &str) -> Result<T> {
-    Err(Error::Exchange(format!("all_gather returned {message}; expected the numbers of all ranks, unchanged")))
+    Err(Error::Exchange(format!(
+        "all_gather returned {message}; expected the numbers of all ranks, unchanged"
+    )))
 }
 
 /// Joins the lists of all ranks, and adds up the counts. If the lists contain more than `capacity` negatives in total, the longest
@@ -22,10 +24,16 @@ pub(crate) fn exchange_sieved(
 ) -> Result<Vec<Sieved>> {
     let mut counts = allocate(3 * sieved.len())?;
     for Sieved { above, inside } in &sieved {
-        counts.try_extend([*above, u64::from(inside.is_none()), inside.as_ref().map_or(0, Vec::len) as u64])?;
+        counts.try_extend([
+            *above,
+            u64::from(inside.is_none()),
+            inside.as_ref().map_or(0, Vec::len) as u64,
+        ])?;
     }
     let counts = reduce(peers, &counts)?;
-    let mut lengths = collect(counts.chunks_exact(3).map(|counts| (counts[1] == 0).then_some(counts[2] as usize)))?;
+    let mut lengths = collect(
+        counts.chunks_exact(3).map(|counts| (counts[1] == 0).then_some(counts[2] as usize)),
+    )?;
     while lengths.iter().flatten().sum::<usize>() > capacity {
         if let Some(longest) = lengths.iter_mut().max_by_key(|length| length.unwrap_or(0)) {
             *longest = None;
@@ -43,11 +51,19 @@ pub(crate) fn exchange_sieved(
         }
         let mut joined = allocate(length)?;
         for numbers in gather(peers, &numbers, 3 * length)?.chunks_exact(3) {
-            let is_index = |number: f64, size: usize| number.fract() == 0.0 && (0.0..size as f64).contains(&number);
-            if !(numbers[0].is_finite() && is_index(numbers[1], rows) && is_index(numbers[2], items)) {
+            let is_index = |number: f64, size: usize| {
+                number.fract() == 0.0 && (0.0..size as f64).contains(&number)
+            };
+            if !(numbers[0].is_finite()
+                && is_index(numbers[1], rows)
+                && is_index(numbers[2], items))
+            {
                 return reject("a negative that isn't a finite value and two indices");
             }
-            joined.try_push(Listed { value: numbers[0] as f32, pair: (numbers[1] as u32, numbers[2] as u32) })?;
+            joined.try_push(Listed {
+                value: numbers[0] as f32,
+                pair: (numbers[1] as u32, numbers[2] as u32),
+            })?;
         }
         sieved.inside = Some(joined);
     }
@@ -56,8 +72,12 @@ pub(crate) fn exchange_sieved(
 
 /// Joins the negatives that all ranks kept in a range, unless a rank kept too many.
 pub(crate) fn exchange_kept(kept: Kept, peers: &dyn Peers) -> Result<Kept> {
-    let counts = reduce(peers, &[u64::from(kept.is_none()), kept.as_ref().map_or(0, Vec::len) as u64])?;
-    let joined = kept.filter(|_| counts[0] == 0).map(|own| gather(peers, &own, counts[1] as usize)).transpose()?;
+    let counts =
+        reduce(peers, &[u64::from(kept.is_none()), kept.as_ref().map_or(0, Vec::len) as u64])?;
+    let joined = kept
+        .filter(|_| counts[0] == 0)
+        .map(|own| gather(peers, &own, counts[1] as usize))
+        .transpose()?;
     if joined.iter().flatten().any(|score| !score.is_finite()) {
         return reject("a score that isn't finite");
     }
@@ -76,7 +96,8 @@ pub(crate) fn exchange_observed(
         return reject("invalid counts of zeros");
     }
     for (i, found) in observed.iter_mut().enumerate() {
-        let most = zeros[i..].iter().step_by(own_zeros.len()).fold(0.0f64, |most, zeros| most.max(*zeros));
+        let most =
+            zeros[i..].iter().step_by(own_zeros.len()).fold(0.0f64, |most, zeros| most.max(*zeros));
         found.kept.join(&HashedScores { scores: Vec::new(), zeros: most as u32 }, capacity)?;
     }
     let mut counts = allocate(3 * observed.len())?;
@@ -88,10 +109,15 @@ pub(crate) fn exchange_observed(
         (found.above, found.inside) = (counts[0], counts[1]);
         let mut numbers = allocate(3 * found.kept.scores.len())?;
         for (score, hash) in found.kept.scores.drain(..) {
-            numbers.try_extend([score, (hash >> 32) as f64, (hash & u64::from(u32::MAX)) as f64])?;
+            numbers.try_extend([
+                score,
+                (hash >> 32) as f64,
+                (hash & u64::from(u32::MAX)) as f64,
+            ])?;
         }
         let gathered = gather(peers, &numbers, 3 * counts[2] as usize)?;
-        let is_half = |number: f64| number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
+        let is_half =
+            |number: f64| number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
         if gathered.chunks_exact(3).any(|n| !(n[0].is_finite() && is_half(n[1]) && is_half(n[2]))) {
             return reject("a score that isn't a finite number and two halves of a hash");
         }

@@ -70,7 +70,9 @@ pub fn sample_block(
 ) -> Result<HashedScores> {
     const MOST_ZEROS: u32 = 24;
     let (queries, items) = (space.rows(Side::Query), space.rows(Side::Gallery));
-    let fits = |zeros: &u32| queries as f64 * items as f64 / 2f64.powi(*zeros as i32) <= capacity.max(1) as f64;
+    let fits = |zeros: &u32| {
+        queries as f64 * items as f64 / 2f64.powi(*zeros as i32) <= capacity.max(1) as f64
+    };
     let ending = (least..MOST_ZEROS).find(fits).unwrap_or(MOST_ZEROS.max(least));
     let mask = (1u64 << ending.min(MOST_ZEROS)) - 1;
     let by_bucket = |number: usize, hash_index: &dyn Fn(u32) -> u64| -> Result<Vec<(u32, u32)>> {
@@ -98,7 +100,9 @@ pub fn sample_block(
             space.score_table(&queries, &items, &mut table, control)?;
             control.check()?;
             let pairs = queries.iter().flat_map(|q| items.iter().map(move |g| (*q, *g)));
-            let negatives = pairs.zip(table).filter(|((q, g), _)| labels.counts(*q, *g) && labels.kind(*q, *g) == 0);
+            let negatives = pairs
+                .zip(table)
+                .filter(|((q, g), _)| labels.counts(*q, *g) && labels.kind(*q, *g) == 0);
             let pair_hash = |(query, item): (u32, u32)| {
                 let (query, item) = indices(query, item);
                 hash(query, item)

@@ -25,7 +25,8 @@ pub struct Crossing {
 impl Level {
     /// Whether these numbers of accepted pairs reach the level.
     pub(crate) fn reached(self, negatives: u64, positives: u64) -> bool {
-        u128::from(self.negative) * u128::from(negatives) + u128::from(self.positive) * u128::from(positives)
+        u128::from(self.negative) * u128::from(negatives)
+            + u128::from(self.positive) * u128::from(positives)
             >= self.total
     }
 
@@ -74,7 +75,8 @@ impl Level {
             above: above + negatives.partition_point(|n| score(n) > limit) as u64,
             at_least: at_least(limit),
         };
-        let crosses = (low..=high).contains(&limit) && !self.reached_above(limit, found.above, positives);
+        let crosses =
+            (low..=high).contains(&limit) && !self.reached_above(limit, found.above, positives);
         crosses.then_some(found)
     }
 }

@@ -32,10 +32,15 @@ impl PairLabels<'_> {
         let gallery = self.gallery.unwrap_or(self.queries);
         let groups = self.groups.unwrap_or((self.queries, gallery));
         if [self.queries.len(), gallery.len()] != rows || [groups.0.len(), groups.1.len()] != rows {
-            return argument(format!("labels or groups don't match {} queries and {} gallery rows", rows[0], rows[1]));
+            return argument(format!(
+                "labels or groups don't match {} queries and {} gallery rows",
+                rows[0], rows[1]
+            ));
         }
         if self.gallery.is_none() != is_own_gallery {
-            return argument("gallery labels must be given if and only if there is a separate gallery");
+            return argument(
+                "gallery labels must be given if and only if there is a separate gallery",
+            );
         }
         Ok(())
     }
@@ -47,14 +52,20 @@ impl PairLabels<'_> {
 
     fn count_pairs(&self, queries: usize, items: usize) -> u64 {
         let (queries, items) = (queries as u64, items as u64);
-        if self.gallery.is_none() { queries * queries.saturating_sub(1) / 2 } else { queries * items }
+        if self.gallery.is_none() {
+            queries * queries.saturating_sub(1) / 2
+        } else {
+            queries * items
+        }
     }
 
     /// Counts the pairs with equal labels, in any groups.
     pub(crate) fn count_same(&self) -> Result<u64> {
         let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
         let classes = self.queries.iter().max().map_or(0, |l| l + 1);
-        Ok((0..classes).map(|c| self.count_pairs(queries.members(c).len(), gallery.members(c).len())).sum())
+        Ok((0..classes)
+            .map(|c| self.count_pairs(queries.members(c).len(), gallery.members(c).len()))
+            .sum())
     }
 
     /// Counts the pairs with different labels.
@@ -63,7 +74,8 @@ impl PairLabels<'_> {
     }
 
     fn is_excluded(&self, query: u32, item: u32) -> bool {
-        self.groups.is_some_and(|(queries, gallery)| queries[query as usize] == gallery[item as usize])
+        self.groups
+            .is_some_and(|(queries, gallery)| queries[query as usize] == gallery[item as usize])
     }
 
     /// Whether to count this pair: for a single array, unordered pairs of distinct items count once.
@@ -89,24 +101,32 @@ impl PairLabels<'_> {
         let (least, held) = (control.sizes().class_table, control.sizes().table_keys);
         let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
         let classes = self.queries.iter().max().map_or(0, |l| l + 1);
-        let counts = |query: u32, item: u32| self.counts(query, item) && !self.is_excluded(query, item);
+        let counts =
+            |query: u32, item: u32| self.counts(query, item) && !self.is_excluded(query, item);
         // Pairs are listed query by query. When the list is long enough, the scores are computed.
-        let widest = (0..classes).map(|c| gallery.members(c).len()).filter(|members| *members > 0).max();
-        let small = |c: &u32| queries.members(*c).len() < least || gallery.members(*c).len() < least;
-        let sizes = (0..classes).filter(small).map(|c| queries.members(c).len() * gallery.members(c).len());
-        let mut pairs: Vec<(u32, u32)> = allocate(sizes.sum::<usize>().min(held / 4 + widest.unwrap_or(0)))?;
-        let mut flush = |pairs: &mut Vec<(u32, u32)>, least: usize, control: &Control| -> Result<()> {
-            if pairs.len() >= least.max(1) {
-                receive(&pair_scores(space, pairs, control)?)?;
-                pairs.clear();
-            }
-            control.check()
-        };
+        let widest =
+            (0..classes).map(|c| gallery.members(c).len()).filter(|members| *members > 0).max();
+        let small =
+            |c: &u32| queries.members(*c).len() < least || gallery.members(*c).len() < least;
+        let sizes =
+            (0..classes).filter(small).map(|c| queries.members(c).len() * gallery.members(c).len());
+        let mut pairs: Vec<(u32, u32)> =
+            allocate(sizes.sum::<usize>().min(held / 4 + widest.unwrap_or(0)))?;
+        let mut flush =
+            |pairs: &mut Vec<(u32, u32)>, least: usize, control: &Control| -> Result<()> {
+                if pairs.len() >= least.max(1) {
+                    receive(&pair_scores(space, pairs, control)?)?;
+                    pairs.clear();
+                }
+                control.check()
+            };
         for class in 0..classes {
             let (members, items) = (queries.members(class), gallery.members(class));
             if members.len() < least || items.len() < least {
                 for &query in members {
-                    pairs.try_extend(items.iter().map(|&item| (query, item)).filter(|&(q, g)| counts(q, g)))?;
+                    pairs.try_extend(
+                        items.iter().map(|&item| (query, item)).filter(|&(q, g)| counts(q, g)),
+                    )?;
                     flush(&mut pairs, held / 4, control)?;
                 }
             }
@@ -141,7 +161,12 @@ impl PairLabels<'_> {
     }
 
     /// Returns the scores of all positive pairs in ascending order.
-    pub(crate) fn sorted_positives(&self, space: &Dense<'_>, number: usize, control: &Control) -> Result<Vec<f64>> {
+    pub(crate) fn sorted_positives(
+        &self,
+        space: &Dense<'_>,
+        number: usize,
+        control: &Control,
+    ) -> Result<Vec<f64>> {
         let mut positives: Vec<f64> = allocate(number)?;
         self.for_positives(space, control, |scores| positives.try_extend(scores.iter().copied()))?;
         positives.par_sort_unstable_by(f64::total_cmp);
@@ -151,12 +176,26 @@ impl PairLabels<'_> {
 
 /// Computes the scores of `pairs` (query, gallery item).
 pub fn pair_scores(space: &Dense<'_>, pairs: &[(u32, u32)], control: &Control) -> Result<Vec<f64>> {
-    compute_pairs(space, pairs, |pairs, scratch, scores| space.scores(pairs, scratch, scores), control)
+    compute_pairs(
+        space,
+        pairs,
+        |pairs, scratch, scores| space.scores(pairs, scratch, scores),
+        control,
+    )
 }
 
 /// Computes the scores of `pairs` (query, gallery item) in a space of codes. A score is minus the distance.
-pub fn code_pair_scores(space: &Codes<'_>, pairs: &[(u32, u32)], control: &Control) -> Result<Vec<f64>> {
-    compute_pairs(space, pairs, |pairs, scratch, scores| space.keys(pairs, scratch, scores), control)
+pub fn code_pair_scores(
+    space: &Codes<'_>,
+    pairs: &[(u32, u32)],
+    control: &Control,
+) -> Result<Vec<f64>> {
+    compute_pairs(
+        space,
+        pairs,
+        |pairs, scratch, scores| space.keys(pairs, scratch, scores),
+        control,
+    )
 }
 
 fn compute_pairs<S: Space>(
@@ -166,8 +205,13 @@ fn compute_pairs<S: Space>(
     control: &Control,
 ) -> Result<Vec<f64>> {
     let rows = [Side::Query, Side::Gallery].map(|side| space.rows(side));
-    if let Some(pair) = pairs.iter().find(|pair| pair.0 as usize >= rows[0] || pair.1 as usize >= rows[1]) {
-        return argument(format!("pair {pair:?} is out of range; expected indices below {} and {}", rows[0], rows[1]));
+    if let Some(pair) =
+        pairs.iter().find(|pair| pair.0 as usize >= rows[0] || pair.1 as usize >= rows[1])
+    {
+        return argument(format!(
+            "pair {pair:?} is out of range; expected indices below {} and {}",
+            rows[0], rows[1]
+        ));
     }
     let mut scores: Vec<f64> = zeros(pairs.len())?;
     each(

@@ -26,7 +26,8 @@ pub(crate) fn draw(
     control: &Control,
 ) -> Result<Option<Vec<f64>>> {
     let rows = [Side::Query, Side::Gallery].map(|side| space.rows(side));
-    let blocks = (rows[0] as f64 * rows[1] as f64 / size.max(1) as f64).min(rows[0].min(rows[1]) as f64) as usize;
+    let blocks = (rows[0] as f64 * rows[1] as f64 / size.max(1) as f64)
+        .min(rows[0].min(rows[1]) as f64) as usize;
     if blocks < 3 {
         return Ok(None);
     }
@@ -39,7 +40,11 @@ pub(crate) fn draw(
         Ok(order)
     };
     let queries = shuffle(rows[0])?;
-    let gallery = if labels.gallery.is_some() { shuffle(rows[1])? } else { collect(queries.iter().copied())? };
+    let gallery = if labels.gallery.is_some() {
+        shuffle(rows[1])?
+    } else {
+        collect(queries.iter().copied())?
+    };
     let block = |order: &[u32], b: usize| order.len() * b / blocks..order.len() * (b + 1) / blocks;
     // For a single array, pair blocks with the next block, so that items aren't compared with themselves.
     let pair = |b: usize| (block(&queries, b), block(&gallery, (b + 1) % blocks));
@@ -52,7 +57,9 @@ pub(crate) fn draw(
         control.check()?;
         let pairs = queries.iter().flat_map(|q| items.iter().map(move |g| (*q, *g)));
         let different = |q: u32, g: u32| labels.queries[q as usize] != labels.gallery()[g as usize];
-        sample.try_extend(pairs.zip(scores).filter(|((q, g), _)| different(*q, *g)).map(|(_, score)| score))?;
+        sample.try_extend(
+            pairs.zip(scores).filter(|((q, g), _)| different(*q, *g)).map(|(_, score)| score),
+        )?;
     }
     sort_descending(&mut sample);
     Ok(Some(sample))
@@ -74,7 +81,13 @@ pub(crate) struct Bracket {
 
 /// Estimates where a level is reached, from a descending sample of the negatives in a range: `inside` negatives are in the range,
 /// and `above` negatives are above the range. If the level isn't reached inside the sample, the bracket is open.
-pub(crate) fn estimate(level: Level, sample: &[f64], above: u64, inside: u64, positives: &[f64]) -> Bracket {
+pub(crate) fn estimate(
+    level: Level,
+    sample: &[f64],
+    above: u64,
+    inside: u64,
+    positives: &[f64],
+) -> Bracket {
     let each = inside as f64 / sample.len() as f64;
     let reached = |rank: usize| {
         let negatives = above + ((rank + 1) as f64 * each).round() as u64;

@@ -71,10 +71,16 @@ impl Lists {
 
 impl Sieve {
     /// Prepares a traversal. The lists have at most `capacity` negatives in total.
-    pub fn new(space: &Dense<'_>, brackets: &[Bracket], capacity: usize, (margin, offset): (f64, f64)) -> Result<Self> {
+    pub fn new(
+        space: &Dense<'_>,
+        brackets: &[Bracket],
+        capacity: usize,
+        (margin, offset): (f64, f64),
+    ) -> Result<Self> {
         let value = |score: f64| space.value_of_score(score).clamp(f64::MIN, f64::MAX) - offset;
         let wide = LISTED_MARGINS * margin;
-        let widened = |b: &Bracket| (round_down(value(b.low) - wide), round_up(value(b.high) + wide));
+        let widened =
+            |b: &Bracket| (round_down(value(b.low) - wide), round_up(value(b.high) + wide));
         let brackets = collect(brackets.iter().map(widened))?;
         let above = collect(brackets.iter().map(|_| AtomicU64::new(0)))?;
         let lists = collect(brackets.iter().map(|_| Some(Vec::new())))?;
@@ -89,20 +95,29 @@ impl Sieve {
     /// Returns the brackets, and the results of the traversal.
     #[expect(clippy::type_complexity, reason = "pairs a list of brackets with a list of results")]
     pub fn finish(self) -> Result<(Vec<(f32, f32)>, Vec<Sieved>)> {
-        let lists = self.lists.into_inner().expect("no thread panicked while it held the lock").lists;
+        let lists =
+            self.lists.into_inner().expect("no thread panicked while it held the lock").lists;
         let sieved = lists.into_iter().zip(self.above);
-        let sieved = collect(sieved.map(|(inside, above)| Sieved { above: above.into_inner(), inside }))?;
+        let sieved =
+            collect(sieved.map(|(inside, above)| Sieved { above: above.into_inner(), inside }))?;
         Ok((self.brackets, sieved))
     }
 
     /// Visits the brackets in units of values.
     pub fn brackets(&self, visit: impl FnMut((f64, f64))) {
-        let to_values = |(low, high): &(f32, f32)| (f64::from(*low) + self.offset, f64::from(*high) + self.offset);
+        let to_values = |(low, high): &(f32, f32)| {
+            (f64::from(*low) + self.offset, f64::from(*high) + self.offset)
+        };
         self.brackets.iter().map(to_values).for_each(visit);
     }
 
     /// Counts and lists the negatives in a task.
-    pub fn observe(&self, task: &Task<'_>, result: &SweepResult, parts: &mut Vec<Vec<Listed>>) -> Result<()> {
+    pub fn observe(
+        &self,
+        task: &Task<'_>,
+        result: &SweepResult,
+        parts: &mut Vec<Vec<Listed>>,
+    ) -> Result<()> {
         parts.try_resize(self.brackets.len(), Vec::new())?;
         let unlisted = result.row_above.by_bracket();
         for (((&(low, high), above), part), unlisted) in
@@ -113,7 +128,10 @@ impl Sieve {
             for hit in &result.row_hits {
                 larger += u64::from(hit.value > high);
                 if hit.value >= low && hit.value <= high {
-                    let (row, column) = (task.rows.start + hit.row as usize, task.columns.start + hit.column as usize);
+                    let (row, column) = (
+                        task.rows.start + hit.row as usize,
+                        task.columns.start + hit.column as usize,
+                    );
                     part.try_push(Listed { value: hit.value, pair: (row as u32, column as u32) })?;
                 }
             }
@@ -151,9 +169,12 @@ impl SievedCrossing<'_, '_> {
         let Some(mut list) = inside else { return Ok(None) };
         let ends = (score_of(low), score_of(high));
         list.par_sort_unstable_by(|a, b| b.value.total_cmp(&a.value));
-        let screened = level.cross(above, &list, score, positives, ends.0, ends.1).map(|crossing| crossing.score);
+        let screened = level
+            .cross(above, &list, score, positives, ends.0, ends.1)
+            .map(|crossing| crossing.score);
         let inside = |s: &f64| {
-            (low == f32::MIN || ends.0 <= s - 2.0 * margin) && (high == f32::INFINITY || s + 2.0 * margin <= ends.1)
+            (low == f32::MIN || ends.0 <= s - 2.0 * margin)
+                && (high == f32::INFINITY || s + 2.0 * margin <= ends.1)
         };
         let Some(s) = screened.filter(inside) else { return Ok(None) };
         let first = list.partition_point(|listed| score(listed) > s + 2.0 * margin);

@@ -108,9 +108,11 @@ impl<'a> Ladder<'a> {
     /// Makes cells for the first `count` numbers, about `each` cells per number.
     fn new(numbers: &'a [f64], count: usize, each: usize) -> Result<Self> {
         let cells = (each * count.max(1)).next_power_of_two();
-        let (lowest, width) = if count > 0 { (numbers[0], numbers[count - 1] - numbers[0]) } else { (0.0, 0.0) };
+        let (lowest, width) =
+            if count > 0 { (numbers[0], numbers[count - 1] - numbers[0]) } else { (0.0, 0.0) };
         let scale = if width > 0.0 { (cells as f64 / width).min(f64::MAX) } else { 0.0 };
-        let mut ladder = Ladder { numbers, lowest, scale, last: cells - 1, before: zeros(cells + 1)?, most: 0 };
+        let mut ladder =
+            Ladder { numbers, lowest, scale, last: cells - 1, before: zeros(cells + 1)?, most: 0 };
         for number in &numbers[..count] {
             let cell = ladder.cell(*number);
             ladder.before[cell + 1] += 1;
@@ -140,7 +142,8 @@ impl<'a> Ladder<'a> {
         let mut rest = self.most;
         while rest > most {
             let half = rest / 2;
-            let is_smaller = self.numbers.get(before + half - 1).is_some_and(|number| *number < score);
+            let is_smaller =
+                self.numbers.get(before + half - 1).is_some_and(|number| *number < score);
             before = select_unpredictable(is_smaller, before + half, before);
             rest -= half;
         }
@@ -273,9 +276,15 @@ impl Counter<'_> {
         let mut parts = fresh.map(|score| self.ends.cell(score));
         parts.iter_mut().for_each(|cell| *cell = usize::from(self.ends.before[*cell] & BEFORE));
         if self.ends.most > 1 {
-            parts.iter_mut().zip(fresh).for_each(|(part, score)| *part = self.ends.halve(score, *part, 1));
+            parts
+                .iter_mut()
+                .zip(fresh)
+                .for_each(|(part, score)| *part = self.ends.halve(score, *part, 1));
         }
-        parts.iter_mut().zip(fresh).for_each(|(part, score)| *part += usize::from(self.ends.numbers[*part] < score));
+        parts
+            .iter_mut()
+            .zip(fresh)
+            .for_each(|(part, score)| *part += usize::from(self.ends.numbers[*part] < score));
         for (score, part) in fresh.into_iter().zip(parts).take(number) {
             let length = &mut lists.lengths[part];
             lists.scores[part][usize::from(*length) % SHORT] = score;
@@ -308,15 +317,20 @@ impl Counter<'_> {
     }
 
     /// Counts the scores of a part, keeping those in brackets.
-    #[expect(clippy::disallowed_methods, reason = "extends only if the capacity suffices, else drops the list")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "extends only if the capacity suffices, else drops the list"
+    )]
     fn count(&self, part: usize, copy: usize, scores: &[f64]) {
         // All of these scores are above the last score of the previous part.
-        let (low, high) = (part.checked_sub(1).map(|before| self.ends.numbers[before]), self.ends.numbers[part]);
+        let (low, high) =
+            (part.checked_sub(1).map(|before| self.ends.numbers[before]), self.ends.numbers[part]);
         for (bracket, kept) in &self.kept {
             if high < bracket.low || low.is_some_and(|low| low >= bracket.high) {
                 continue;
             }
-            let inside = || scores.iter().filter(|score| (bracket.low..=bracket.high).contains(*score));
+            let inside =
+                || scores.iter().filter(|score| (bracket.low..=bracket.high).contains(*score));
             let mut kept = lock(kept);
             if kept.as_ref().is_some_and(|list| inside().count() > list.capacity() - list.len()) {
                 *kept = None;
@@ -352,7 +366,9 @@ impl Work for Add<'_> {
                 Some(_) => 0,
             };
             let label = labels.queries[query];
-            for (scores, others) in line[first..items.len()].chunks(CHUNK).zip(others[first..].chunks(CHUNK)) {
+            for (scores, others) in
+                line[first..items.len()].chunks(CHUNK).zip(others[first..].chunks(CHUNK))
+            {
                 // Store all scores without a branch, but advance only after a negative, so the next score replaces a positive.
                 let (fresh, mut waiting) = (&mut lists.fresh, lists.waiting);
                 for (score, other) in scores.iter().zip(others) {
@@ -394,7 +410,9 @@ pub(crate) fn count_and_keep(
 ) -> Result<(Slots, Vec<Kept>)> {
     let sizes = control.sizes();
     let mut edges = allocate(2 * brackets.len())?;
-    edges.try_extend(brackets.iter().flat_map(|(b, _)| [b.low, b.high]).filter(|edge| edge.is_finite()))?;
+    edges.try_extend(
+        brackets.iter().flat_map(|(b, _)| [b.low, b.high]).filter(|edge| edge.is_finite()),
+    )?;
     edges.sort_unstable_by(f64::total_cmp);
     edges.dedup();
     let distinct = |scores: &[f64]| scores.chunk_by(|a, b| a == b).count();
@@ -440,11 +458,20 @@ pub(crate) fn count_and_keep(
     let counter = Counter { ends, parts, kept, longest, kernel: space.kernel(), control, idle };
     control.took(|| if counter.parts.len() > 1 { "slots in parts" } else { "slots" });
 
-    let (own, (queries, items)) = (labels.gallery.is_none(), (space.rows(Side::Query), space.rows(Side::Gallery)));
+    let (own, (queries, items)) =
+        (labels.gallery.is_none(), (space.rows(Side::Query), space.rows(Side::Gallery)));
     let part = part(peers, queries, |query| (items - if own { query } else { 0 }) as u64);
     let width = space.kernel().exact.columns;
     let visit = |lists: &mut Lists, queries: Range<usize>, items: Range<usize>, tile: &[f64]| {
-        space.kernel().vectorize(Add { counter: &counter, lists, labels, queries, items, tile, width });
+        space.kernel().vectorize(Add {
+            counter: &counter,
+            lists,
+            labels,
+            queries,
+            items,
+            tile,
+            width,
+        });
     };
     #[expect(clippy::disallowed_methods, reason = "there is room for the lists of all threads")]
     let end = |lists| lock(&counter.idle).0.push(lists);
@@ -472,7 +499,9 @@ pub(crate) fn count_and_keep(
             slots.iter_mut().skip(1).step_by(2).zip(equal).for_each(|(slot, count)| *slot += count);
         }
     }
-    let taken = |(_, kept): (_, Mutex<Kept>)| kept.into_inner().expect("no thread panicked while it held the lock");
+    let taken = |(_, kept): (_, Mutex<Kept>)| {
+        kept.into_inner().expect("no thread panicked while it held the lock")
+    };
     let kept = collect(kept.into_iter().map(taken))?;
     all.truncate(distinct);
     let mut rest = positives;

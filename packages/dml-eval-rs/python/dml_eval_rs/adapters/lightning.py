@@ -31,7 +31,9 @@ class RetrievalCallback(Callback):
         TypeError, ValueError: as `evaluate`, if options are wrong.
     """
 
-    def __init__(self, options: Options | None = None, prefixes: tuple[str, str] = ("val/", "test/")) -> None:
+    def __init__(
+        self, options: Options | None = None, prefixes: tuple[str, str] = ("val/", "test/")
+    ) -> None:
         self._options = options
         self._prefixes = prefixes
         RetrievalMetric(options)  # to check the options now, not when an epoch ends
@@ -42,18 +44,32 @@ class RetrievalCallback(Callback):
         self._metrics = {}
 
     def on_validation_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Any,
+        pl_module: Any,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Add the outputs, except in the sanity check."""
         if trainer.sanity_checking:
             return
         if not isinstance(outputs, dict) or not {"embeddings", "labels"} <= outputs.keys():
             step = "test_step" if trainer.testing else "validation_step"
-            came = f"keys {sorted(outputs)}" if isinstance(outputs, dict) else f"a {type(outputs).__name__}"
-            raise TypeError(f"{step} returned {came}; expected a dict with 'embeddings' and 'labels'")
+            came = (
+                f"keys {sorted(outputs)}"
+                if isinstance(outputs, dict)
+                else f"a {type(outputs).__name__}"
+            )
+            raise TypeError(
+                f"{step} returned {came}; expected a dict with 'embeddings' and 'labels'"
+            )
         if dataloader_idx not in self._metrics:
             self._metrics[dataloader_idx] = RetrievalMetric(self._options).to(pl_module.device)
-        self._metrics[dataloader_idx].update(**{name: outputs[name] for name in STATES if name in outputs})
+        self._metrics[dataloader_idx].update(
+            **{name: outputs[name] for name in STATES if name in outputs}
+        )
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure all batches, then log the metrics."""
@@ -61,7 +77,9 @@ class RetrievalCallback(Callback):
         for index, metric in self._metrics.items():
             suffix = f"/loader_{index}" if index else ""  # Lightning reserves "dataloader_idx"
             # All ranks already have equal values; averaging would only add rounding.
-            pl_module.log_dict({f"{prefix}{name}{suffix}": value for name, value in metric.compute().items()})
+            pl_module.log_dict(
+                {f"{prefix}{name}{suffix}": value for name, value in metric.compute().items()}
+            )
         self._metrics = {}
 
     on_test_epoch_start = on_validation_epoch_start

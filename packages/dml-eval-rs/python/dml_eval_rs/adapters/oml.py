@@ -11,7 +11,11 @@ import numpy as np
 import oml.metrics
 import torch
 from oml.const import CATEGORIES_COLUMN, OVERALL_CATEGORIES_KEY, SEQUENCE_COLUMN
-from oml.functional.metrics import calc_topological_metrics, reduce_metrics, take_unreduced_metrics_by_mask
+from oml.functional.metrics import (
+    calc_topological_metrics,
+    reduce_metrics,
+    take_unreduced_metrics_by_mask,
+)
 
 from dml_eval_rs.matches.labels import Labels
 from dml_eval_rs.matches.relevance import relevance_from_labels
@@ -58,7 +62,9 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
         """
         if not self.acc.is_storage_full():
             came = f"{self.acc.collected_samples} of {self.acc.num_samples} items have an embedding"
-            raise ValueError(f"{came}; expected update(embeddings, indices) to be called for all items")
+            raise ValueError(
+                f"{came}; expected update(embeddings, indices) to be called for all items"
+            )
         self.acc = self.acc.sync()
         embeddings = self.acc.storage[self._acc_embeddings_key]
         retrieval = self._measure(embeddings)
@@ -73,7 +79,9 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
             topological = calc_topological_metrics(categories=categories, **topology)
         else:
             topological = {OVERALL_CATEGORIES_KEY: calc_topological_metrics(**topology)}
-        self.metrics_unreduced = {each: {**found[each], **topological.get(each, {})} for each in found}
+        self.metrics_unreduced = {
+            each: {**found[each], **topological.get(each, {})} for each in found
+        }
         self.metrics = reduce_metrics(self.metrics_unreduced)
         if self.return_only_overall_category:
             return {OVERALL_CATEGORIES_KEY: self.metrics[OVERALL_CATEGORIES_KEY]}
@@ -87,7 +95,9 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
 
     def _measure(self, embeddings: torch.Tensor) -> dict[str, dict[int, torch.Tensor]]:
         labels_L = np.asarray(self.dataset.get_labels())
-        query_Q, item_G = map(np.asarray, (self.dataset.get_query_ids(), self.dataset.get_gallery_ids()))
+        query_Q, item_G = map(
+            np.asarray, (self.dataset.get_query_ids(), self.dataset.get_gallery_ids())
+        )
         # If sequences are not given, each item is a separate sequence.
         sequence_L = np.asarray(self.dataset.extra_data.get(SEQUENCE_COLUMN, range(len(labels_L))))
         sets_L = np.unique(sequence_L, return_inverse=True)[1].reshape(-1, 1)
@@ -105,12 +115,18 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
         found = {
             "cmc": {k: of[f"recall@{k}"] for k in self.cmc_top_k},
             "precision": {k: precision[k] for k in self.precision_top_k},
-            "map": {k: of[f"map@{k}"] / np.where(precision[k] > 0, precision[k], 1) for k in self.map_top_k},
+            "map": {
+                k: of[f"map@{k}"] / np.where(precision[k] > 0, precision[k], 1)
+                for k in self.map_top_k
+            },
         }
         # OML counts a query as correct if its ranking is empty, because there is nothing to find.
         is_right_Q = torch.from_numpy(np.diff(own.offsets) == len(item_G))
         return {
-            name: {k: torch.from_numpy(of_k).masked_fill(is_right_Q, 1).float() for k, of_k in by_k.items()}
+            name: {
+                k: torch.from_numpy(of_k).masked_fill(is_right_Q, 1).float()
+                for k, of_k in by_k.items()
+            }
             for name, by_k in found.items()
             if by_k
         }

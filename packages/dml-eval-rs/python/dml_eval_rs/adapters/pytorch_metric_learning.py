@@ -71,7 +71,9 @@ class AccuracyCalculator:
             raise ValueError("avg_of_avgs and return_per_class are both given; expected only one")
         self._current = self._names = _choose(_METRICS, include, exclude)
         if label_comparison_fn is not None and _CLUSTERING.keys() & self._names:
-            raise ValueError("NMI and AMI can't use label_comparison_fn; expected exclude=('NMI', 'AMI')")
+            raise ValueError(
+                "NMI and AMI can't use label_comparison_fn; expected exclude=('NMI', 'AMI')"
+            )
         self._avg_of_avgs, self._return_per_class = avg_of_avgs, return_per_class
         self._k = k if k is None or k == "max_bin_count" else arguments.positive(k, "k")
         self._compare = label_comparison_fn
@@ -133,7 +135,13 @@ class AccuracyCalculator:
         return "avg_of_avgs" if self._avg_of_avgs else ""
 
     def _retrieve(
-        self, query: Any, reference: Any, query_labels: Any, reference_labels: Any, *, includes: bool
+        self,
+        query: Any,
+        reference: Any,
+        query_labels: Any,
+        reference_labels: Any,
+        *,
+        includes: bool,
     ) -> dict[str, Any]:
         sides = arguments.to_sides(query, reference, self._similarity, ("query", "reference"))
         if includes:
@@ -152,11 +160,23 @@ class AccuracyCalculator:
         matched_Q = R_Q > 0
         if not matched_Q.any():
             nan = float("nan")
-            return dict.fromkeys(names, [nan] * (int(code_Q.max()) + 1) if self._return_per_class else nan)
-        k = n_ranked if self._k is None else int(R_Q.max()) if self._k == "max_bin_count" else self._k
+            return dict.fromkeys(
+                names, [nan] * (int(code_Q.max()) + 1) if self._return_per_class else nan
+            )
+        k = (
+            n_ranked
+            if self._k is None
+            else int(R_Q.max())
+            if self._k == "max_bin_count"
+            else self._k
+        )
         of_k = [f"precision@{k}", f"mrr@{k}", f"map@{k}"] if k < n_ranked else []
         ours = [_RETRIEVAL[name] for name in names if name != "mean_average_precision" or not of_k]
-        options: Options = {"metrics": [*ours, *of_k], "similarity": self._similarity, "unmatched": "zero"}
+        options: Options = {
+            "metrics": [*ours, *of_k],
+            "similarity": self._similarity,
+            "unmatched": "zero",
+        }
         if excluded and gallery is not None:
             options["exclude"] = np.arange(len(sides.queries))
         of = evaluate(sides.queries, matches, gallery, gallery_labels, **options).per_query
@@ -166,10 +186,14 @@ class AccuracyCalculator:
             by_R_Q = of[f"map@{k}"] * (np.minimum(k, R_Q) / np.maximum(R_Q, 1))
             values |= {"mean_average_precision": by_R_Q, "mean_reciprocal_rank": of[f"mrr@{k}"]}
             few = {"mean_average_precision_at_r": by_R_Q, "r_precision": of[f"precision@{k}"]}
-            values |= {name: np.where(k >= R_Q, values[name], few[name]) for name in few if name in values}
+            values |= {
+                name: np.where(k >= R_Q, values[name], few[name]) for name in few if name in values
+            }
         return {name: self._average(values[name][matched_Q], code_Q[matched_Q]) for name in names}
 
-    def _average(self, values: npt.NDArray[np.float64], codes: npt.NDArray[Any]) -> float | list[float]:
+    def _average(
+        self, values: npt.NDArray[np.float64], codes: npt.NDArray[Any]
+    ) -> float | list[float]:
         if not (self._avg_of_avgs or self._return_per_class):
             return float(values.mean())
         _, class_of = np.unique(codes, return_inverse=True)
@@ -180,7 +204,9 @@ class AccuracyCalculator:
 def _choose(names: Sequence[str], include: Any, exclude: Any) -> Sequence[str]:
     for given, argument in ((include, "include"), (exclude, "exclude")):
         if not isinstance(given, (tuple, list)):
-            raise TypeError(f"{argument} is a {type(given).__name__}; expected a tuple or list of names")
+            raise TypeError(
+                f"{argument} is a {type(given).__name__}; expected a tuple or list of names"
+            )
         for name in given:
             arguments.one_of(name, f"each of {argument}", _METRICS)
     return [name for name in names if name in (include or names) and name not in exclude]

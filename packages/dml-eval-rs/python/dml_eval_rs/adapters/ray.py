@@ -39,11 +39,17 @@ def ray_map(
         ray.init(address=address, log_to_driver=False)
 
     def run(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
-        remote = ray.remote(num_cpus=num_cpus, max_retries=retries)(lambda *entries: function(entries))
-        sent: dict[int, tuple[Any, Any]] = {}  # by id(entry); entries are kept, so that ids are not reused
+        remote = ray.remote(num_cpus=num_cpus, max_retries=retries)(
+            lambda *entries: function(entries)
+        )
+        sent: dict[
+            int, tuple[Any, Any]
+        ] = {}  # by id(entry); entries are kept, so that ids are not reused
 
         def send(entry: Any) -> Any:
-            if isinstance(entry, (Work, Relation)):  # only used by this task, so let Ray drop it afterwards
+            if isinstance(
+                entry, (Work, Relation)
+            ):  # only used by this task, so let Ray drop it afterwards
                 return entry
             if id(entry) not in sent:
                 sent[id(entry)] = (entry, ray.put(entry))
@@ -52,7 +58,10 @@ def ray_map(
         left, running = iter(tasks), list[Any]()
         while True:
             most = waiting * max(1, int(ray.cluster_resources().get("CPU", 1) / num_cpus))
-            running += [remote.remote(*map(send, task)) for task in islice(left, max(0, most - len(running)))]
+            running += [
+                remote.remote(*map(send, task))
+                for task in islice(left, max(0, most - len(running)))
+            ]
             if not running:
                 return
             done, running = ray.wait(running, num_returns=1)

@@ -42,7 +42,9 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
         self.evaluation: Evaluation | None = None
         for name in ("score_functions", "write_predictions"):
             if getattr(self, name):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected none: it is not used")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}; expected none: it is not used"
+                )
         theirs = {
             "accuracy": ("recall", self.accuracy_at_k),
             "precision": ("precision", self.precision_recall_at_k),
@@ -51,15 +53,21 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
             "mrr": ("mrr", self.mrr_at_k),
             "map": ("map", self.map_at_k),
         }
-        self._names = {f"{name}@k": {k: f"{ours}@{k}" for k in ks} for name, (ours, ks) in theirs.items()}
-        self._metrics = check_metrics([name for names in self._names.values() for name in names.values()])
+        self._names = {
+            f"{name}@k": {k: f"{ours}@{k}" for k in ks} for name, (ours, ks) in theirs.items()
+        }
+        self._metrics = check_metrics(
+            [name for names in self._names.values() for name in names.values()]
+        )
         place = {document: i for i, document in enumerate(self.corpus_ids)}
         offsets, indices = [0], list[int]()
         for query in self.queries_ids:
             for document in self.relevant_docs[query]:
                 if document not in place:
                     came = f"relevant_docs lists document {document!r} for query {query!r}"
-                    raise ValueError(f"{came}, which is not in the corpus; expected ids of the corpus")
+                    raise ValueError(
+                        f"{came}, which is not in the corpus; expected ids of the corpus"
+                    )
                 indices.append(place[document])
             offsets.append(len(indices))
         if not indices:
@@ -88,7 +96,11 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
         options: Options = {"metrics": self._metrics, "similarity": similarity}
         self.evaluation = found = evaluate(queries, self._relevance, corpus_embeddings, **options)
         named = self._names.items()
-        return {similarity: {theirs: {k: found[name] for k, name in by_k.items()} for theirs, by_k in named}}
+        return {
+            similarity: {
+                theirs: {k: found[name] for k, name in by_k.items()} for theirs, by_k in named
+            }
+        }
 
     compute_metrices = compute_all_metrics  # the method's name before version 6
 
@@ -150,4 +162,6 @@ class LabelEvaluator(evaluation.SentenceEvaluator):
 
 def _similarity_of(model: Any) -> Similarity:
     name = getattr(model.similarity_fn_name, "value", model.similarity_fn_name)
-    return cast("Similarity", arguments.one_of(name, "model.similarity_fn_name", arguments.SIMILARITIES))
+    return cast(
+        "Similarity", arguments.one_of(name, "model.similarity_fn_name", arguments.SIMILARITIES)
+    )

@@ -68,13 +68,17 @@ class RetrievalMetric(torchmetrics.Metric):
         given = {"labels": labels, "groups": groups, "indices": indices}
         for name, tensor in given.items():
             if len(self.embeddings) and (tensor is None) == bool(len(getattr(self, name))):
-                raise ValueError(f"{name} is given for some batches only; expected all batches or none")
+                raise ValueError(
+                    f"{name} is given for some batches only; expected all batches or none"
+                )
             if tensor is not None and tensor.shape != shape[:1]:
                 raise ValueError(
                     f"{name} has shape {tuple(tensor.shape)}; expected {shape[:1]} to match embeddings {shape}"
                 )
             if tensor is not None and (tensor.is_floating_point() or tensor.is_complex()):
-                raise TypeError(f"{name} has dtype {tensor.dtype}; expected integers: use {name}.long()")
+                raise TypeError(
+                    f"{name} has dtype {tensor.dtype}; expected integers: use {name}.long()"
+                )
         for name, tensor in {"embeddings": embeddings, **given}.items():
             if tensor is not None:
                 getattr(self, name).append(tensor.detach())
@@ -95,4 +99,6 @@ class RetrievalMetric(torchmetrics.Metric):
         x = held["embeddings"]
         found = evaluate(x, Labels(held["labels"], held.get("groups")), **self._options)
         dtype = torch.float32 if x.device.type == "mps" else torch.float64
-        return {name: torch.tensor(value, dtype=dtype, device=x.device) for name, value in found.items()}
+        return {
+            name: torch.tensor(value, dtype=dtype, device=x.device) for name, value in found.items()
+        }

@@ -110,7 +110,9 @@ def check_rows(
     array: npt.NDArray[Any] = x if is_plain else to_array(x, name, 2)  # type: ignore[assignment]
     codes = similarity == "hamming"
     if array.ndim != 2 or array.shape[1] == 0 or (len(array) == 0 and not may_be_empty):
-        form, column = (f"({rows_of}, bytes per code)", "byte") if codes else (f"({rows_of}, dim)", "column")
+        form, column = (
+            (f"({rows_of}, bytes per code)", "byte") if codes else (f"({rows_of}, dim)", "column")
+        )
         least = f"at least one {column}" if may_be_empty else f"at least one row and {column}"
         raise ValueError(f"{name} has shape {array.shape}; expected {form} with {least}")
     if codes:
@@ -129,8 +131,12 @@ def check_rows(
             )
         return array.astype(np.float32) if widens else array
     if dtype.type not in _FLOATS:
-        remedy = f": use numpy.asarray({name}, dtype=numpy.float32)" if array.dtype.kind in "iub" else ""
-        raise TypeError(f"{name} has dtype {array.dtype}; expected float16, float32 or float64{remedy}")
+        remedy = (
+            f": use numpy.asarray({name}, dtype=numpy.float32)" if array.dtype.kind in "iub" else ""
+        )
+        raise TypeError(
+            f"{name} has dtype {array.dtype}; expected float16, float32 or float64{remedy}"
+        )
     return np.require(array, dtype=dtype, requirements="A")
 
 
@@ -139,7 +145,9 @@ def widened(dtype: np.dtype[Any], similarity: str) -> np.dtype[Any]:
     return np.dtype(np.float32) if similarity != "hamming" and dtype.type in _BYTES else dtype
 
 
-def check_length(array: npt.NDArray[Any], name: str, rows: npt.NDArray[Any], rows_name: str) -> None:
+def check_length(
+    array: npt.NDArray[Any], name: str, rows: npt.NDArray[Any], rows_name: str
+) -> None:
     """Raise a ValueError if an array does not have an entry per row."""
     if len(array) != len(rows):
         is_transposed = rows.ndim == 2 and len(array) == rows.shape[1]
@@ -149,7 +157,9 @@ def check_length(array: npt.NDArray[Any], name: str, rows: npt.NDArray[Any], row
         )
 
 
-def partition(x: object, name: str, length: int | None = None, per: str = "item") -> npt.NDArray[Any]:
+def partition(
+    x: object, name: str, length: int | None = None, per: str = "item"
+) -> npt.NDArray[Any]:
     """Return a one-dimensional array of integers, booleans or strings. If `length` is given, check it."""
     is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_LABELS
     array: npt.NDArray[Any] = x if is_plain else to_labels(x, name)  # type: ignore[assignment]
@@ -159,16 +169,24 @@ def partition(x: object, name: str, length: int | None = None, per: str = "item"
             remedy = f": use numpy.asarray({name}).ravel()"
         elif array.ndim == 2:
             remedy = f": use {name}.argmax(axis=1) if one-hot, or relevance_from_labels for sets of labels"
-        raise ValueError(f"{name} has shape {array.shape}; expected one dimension, one per {per}{remedy}")
+        raise ValueError(
+            f"{name} has shape {array.shape}; expected one dimension, one per {per}{remedy}"
+        )
     if length is not None and len(array) != length:
         raise ValueError(f"{name} has shape {array.shape}; expected ({length},), one per {per}")
     if array.dtype.kind not in "iubUST":
         hint = " (floats merge large ids: use integers)" if array.dtype.kind == "f" else ""
-        raise TypeError(f"{name} has dtype {array.dtype}; expected integers, booleans or strings{hint}")
+        raise TypeError(
+            f"{name} has dtype {array.dtype}; expected integers, booleans or strings{hint}"
+        )
     if hasattr(array.dtype, "na_object"):  # a StringDType; missing strings would not equal anything
-        missing = [place for place, entry in enumerate(array.tolist()) if not isinstance(entry, str)]
+        missing = [
+            place for place, entry in enumerate(array.tolist()) if not isinstance(entry, str)
+        ]
         if missing:
-            raise ValueError(f"{name} has a missing value at index {missing[0]}; expected a label per item")
+            raise ValueError(
+                f"{name} has a missing value at index {missing[0]}; expected a label per item"
+            )
     return array
 
 
@@ -177,7 +195,9 @@ def encode(*parts: npt.NDArray[Any], name: str = "labels") -> list[npt.NDArray[n
     kinds = {_kind(part) for part in parts}
     if len(kinds) > 1:
         dtypes = " and ".join(str(part.dtype) for part in parts)
-        raise TypeError(f"{name} have dtype {dtypes}; expected integers on both sides, or strings on both")
+        raise TypeError(
+            f"{name} have dtype {dtypes}; expected integers on both sides, or strings on both"
+        )
     joined = np.concatenate(parts)
     if kinds == {"integer"} and joined.dtype.kind == "f":
         # numpy promotes int64 with uint64 to float64, which merges large ids. Negative ids never equal a uint64.
@@ -203,14 +223,18 @@ def _ranks(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _kind(part: npt.NDArray[Any]) -> str:
-    return "integer" if part.dtype.kind in "iub" else "string" if part.dtype.kind in "UT" else "bytes"
+    return (
+        "integer" if part.dtype.kind in "iub" else "string" if part.dtype.kind in "UT" else "bytes"
+    )
 
 
 def positive(x: object, name: str) -> int:
     """Check and return an integer from 1 to 2**63 - 1."""
     number = _integer(x, name, "of at least 1")
     if not 1 <= number < 2**63:
-        raise ValueError(f"{name} is {number}; expected at {'least 1' if number < 1 else 'most 2**63 - 1'}")
+        raise ValueError(
+            f"{name} is {number}; expected at {'least 1' if number < 1 else 'most 2**63 - 1'}"
+        )
     return number
 
 
@@ -239,9 +263,15 @@ def threads(x: int | None) -> int | None:
 def warn_of_own_gallery(sides: Sides, names: tuple[str, str], excluding: Iterable[object]) -> None:
     """Warn if the gallery equals the queries and `excluding` is all None, because queries then find themselves."""
     queries, gallery = sides.queries, sides.gallery
-    if gallery is None or gallery.shape != queries.shape or any(each is not None for each in excluding):
+    if (
+        gallery is None
+        or gallery.shape != queries.shape
+        or any(each is not None for each in excluding)
+    ):
         return
-    if np.array_equal(gallery[:1], queries[:1]) and (gallery is queries or np.array_equal(gallery, queries)):
+    if np.array_equal(gallery[:1], queries[:1]) and (
+        gallery is queries or np.array_equal(gallery, queries)
+    ):
         warn(
             f"{names[1]} is {names[0]}, so each query finds itself first; omit {names[1]} and its labels to search the "
             "other queries"
@@ -251,7 +281,9 @@ def warn_of_own_gallery(sides: Sides, names: tuple[str, str], excluding: Iterabl
 def warn(message: str) -> None:
     """Warn, reporting the line outside this package that called it."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dml_eval_rs."):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
+        "dml_eval_rs."
+    ):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, UserWarning, stacklevel=level)
 
@@ -259,7 +291,9 @@ def warn(message: str) -> None:
 def one_of(x: object, name: str, choices: tuple[str, ...]) -> str:
     """Check that a name is allowed, and return it."""
     if not isinstance(x, str):
-        raise TypeError(f"{name} is a {type(x).__name__}; expected one of {', '.join(map(repr, choices))}")
+        raise TypeError(
+            f"{name} is a {type(x).__name__}; expected one of {', '.join(map(repr, choices))}"
+        )
     if x not in choices:
         raise ValueError(f"{name} is {x!r}; expected one of {', '.join(map(repr, choices))}")
     return x if isinstance(x, Unstated) else str(x)

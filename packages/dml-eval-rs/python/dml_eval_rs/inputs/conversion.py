@@ -19,9 +19,18 @@ _UNREADABLE = (ValueError, TypeError, RuntimeError, BufferError, AttributeError)
 _PROTOCOLS = (
     "__array__", "__array_interface__", "__dlpack__", "__arrow_c_array__", "__arrow_c_stream__", "to_numpy",
 )  # fmt: skip
-_FAMILIES = {"i": "integers", "u": "integers", "b": "integers", "U": "text", "O": "text", "T": "text"}
+_FAMILIES = {
+    "i": "integers",
+    "u": "integers",
+    "b": "integers",
+    "U": "text",
+    "O": "text",
+    "T": "text",
+}
 _GROWTH = 1.25
-_BLOCK = 1 << 22  # numbers to be converted per batch, so that only the result and a block are in memory
+_BLOCK = (
+    1 << 22
+)  # numbers to be converted per batch, so that only the result and a block are in memory
 _CPU = 1  # DLPack's number for this device
 
 
@@ -35,7 +44,9 @@ def to_array(x: object, name: str, ndim: int | None = None) -> npt.NDArray[Any]:
         came = f"{name} is the path {str(x)!r}"
         raise TypeError(f"{came}; expected an array: use load_array({str(x)!r})")
     if np.ma.is_masked(x):
-        raise TypeError(f"{name} has masked entries; expected an unmasked array: drop or fill those rows")
+        raise TypeError(
+            f"{name} has masked entries; expected an unmasked array: drop or fill those rows"
+        )
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return _from_torch(x, name)
@@ -95,21 +106,31 @@ def _read(x: Any, name: str) -> npt.NDArray[Any]:
     try:
         array = np.asarray(x)
         # numpy's strings drop a trailing NUL, but polars' to_numpy returns objects, which keep it.
-        return np.asarray(x.to_numpy()) if array.dtype.kind == "U" and hasattr(x, "to_numpy") else array
+        return (
+            np.asarray(x.to_numpy())
+            if array.dtype.kind == "U" and hasattr(x, "to_numpy")
+            else array
+        )
     except _UNREADABLE as error:
         # Libraries for other devices reject implicit copies, but offer explicit copies.
         if hasattr(x, "__dlpack__"):
             return _from_dlpack(x, name)
         if hasattr(x, "to_numpy"):
             return np.asarray(x.to_numpy())
-        raise TypeError(f"{name} is a {type(x).__name__}, which numpy can't read: {error}") from error
+        raise TypeError(
+            f"{name} is a {type(x).__name__}, which numpy can't read: {error}"
+        ) from error
 
 
 def _check_entries(entries: list[Any], what: str, name: str, expected: type) -> None:
     for place, entry in enumerate(entries):
         if isinstance(entry, expected) and not (expected is int and isinstance(entry, bool)):
             continue
-        if entry is None or type(entry).__name__ == "NAType" or (isinstance(entry, float) and entry != entry):
+        if (
+            entry is None
+            or type(entry).__name__ == "NAType"
+            or (isinstance(entry, float) and entry != entry)
+        ):
             _raise_missing(place, name)
         raise TypeError(
             f"{what} whose entry {place} is {entry!r}, of type {type(entry).__name__}; expected entries of type "
@@ -119,7 +140,9 @@ def _check_entries(entries: list[Any], what: str, name: str, expected: type) -> 
 
 
 def _raise_missing(place: int, name: str) -> None:
-    raise ValueError(f"{name} has a missing value at index {place}; expected a label per item: drop the rows")
+    raise ValueError(
+        f"{name} has a missing value at index {place}; expected a label per item: drop the rows"
+    )
 
 
 def _keep_final_nuls(array: npt.NDArray[Any], entries: list[Any], name: str) -> npt.NDArray[Any]:
@@ -138,7 +161,9 @@ def _keep_final_nuls(array: npt.NDArray[Any], entries: list[Any], name: str) -> 
 def _strings(entries: list[str], name: str) -> npt.NDArray[Any]:
     if not hasattr(np.dtypes, "StringDType"):  # numpy 1
         if any(entry.endswith("\0") for entry in entries):
-            raise ValueError(f"{name} has a string that ends in NUL, which numpy 1 drops; use numpy 2")
+            raise ValueError(
+                f"{name} has a string that ends in NUL, which numpy 1 drops; use numpy 2"
+            )
         return np.array(entries, dtype=np.str_)
     try:
         # str() of a numpy string also drops NULs.
@@ -171,11 +196,15 @@ def concatenate_blocks(blocks: Iterable[Any]) -> Any:
             columns = [_GrownArray("the embeddings", 2)]
             columns += [_GrownArray(f"array {i}", 1) for i in range(1, len(arrays))]
         if len(arrays) != len(columns) or _holds_arrays(block) != several:
-            raise ValueError(f"block {place} has {len(arrays)} arrays; expected {len(columns)}, like block 0")
+            raise ValueError(
+                f"block {place} has {len(arrays)} arrays; expected {len(columns)}, like block 0"
+            )
         sizes = [column.append(array) for column, array in zip(columns, arrays, strict=True)]
         if len(set(sizes)) > 1:
             lengths = ", ".join(map(str, sizes))
-            raise ValueError(f"block {place} has arrays of lengths {lengths}; expected equal lengths")
+            raise ValueError(
+                f"block {place} has arrays of lengths {lengths}; expected equal lengths"
+            )
     if not columns:
         raise ValueError("blocks is empty; expected at least one block")
     found = tuple(column.finish() for column in columns)
@@ -186,7 +215,11 @@ def _is_blocks(x: object, ndim: int | None) -> bool:
     """Whether this is an iterable that does not support an array protocol, or, if `ndim` is given, a list of arrays."""
     if isinstance(x, (list, tuple)):
         # A list of numpy rows isn't treated as blocks, because numpy stacks the rows faster.
-        return ndim is not None and _depth(x) >= 1 and (_depth(x) >= ndim or not isinstance(x[0], np.ndarray))
+        return (
+            ndim is not None
+            and _depth(x) >= 1
+            and (_depth(x) >= ndim or not isinstance(x[0], np.ndarray))
+        )
     if isinstance(x, (str, bytes, dict, set, frozenset, range)) or hasattr(x, "__getitem__"):
         return False
     return isinstance(x, Iterable) and not any(hasattr(x, protocol) for protocol in _PROTOCOLS)
@@ -196,7 +229,11 @@ def _depth(x: Any) -> int:
     """Return the first entry's number of dimensions: 0 if it is not an array, 1 for a column or if unknown."""
     first = x[0] if x else None
     depth = getattr(first, "ndim", None)
-    return depth if isinstance(depth, int) else int(any(hasattr(first, protocol) for protocol in _PROTOCOLS))
+    return (
+        depth
+        if isinstance(depth, int)
+        else int(any(hasattr(first, protocol) for protocol in _PROTOCOLS))
+    )
 
 
 def _holds_arrays(block: object) -> bool:
@@ -277,8 +314,16 @@ def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
     torch = sys.modules["torch"]
     padded, sparse = f"torch.nested.to_padded_tensor({name}, 0.0)", x.layout is not torch.strided
     unreadable = (
-        (x.is_nested, "a nested tensor", f"a matrix: if all rows have the same length, use {padded}"),
-        (x.is_meta, "a tensor on meta, which has no numbers", "a tensor on the CPU or an accelerator"),
+        (
+            x.is_nested,
+            "a nested tensor",
+            f"a matrix: if all rows have the same length, use {padded}",
+        ),
+        (
+            x.is_meta,
+            "a tensor on meta, which has no numbers",
+            "a tensor on the CPU or an accelerator",
+        ),
         (sparse, f"a tensor of layout {x.layout}", f"a dense tensor: use {name}.to_dense()"),
         (x.is_quantized, "a quantized tensor", f"numbers: use {name}.dequantize()"),
     )
@@ -297,7 +342,9 @@ def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
             array: npt.NDArray[Any] = tensor.numpy()
             return array
     except TypeError as error:
-        raise TypeError(f"{name} has dtype {tensor.dtype}, which numpy lacks; expected numbers") from error
+        raise TypeError(
+            f"{name} has dtype {tensor.dtype}, which numpy lacks; expected numbers"
+        ) from error
     except RuntimeError as error:
         raise TypeError(
             f"{name} is a tensor without readable numbers ({error}); expected a tensor outside torch.func's "
@@ -352,7 +399,9 @@ def _from_arrow(x: Any, name: str) -> npt.NDArray[Any]:
     pyarrow, polars = sys.modules.get("pyarrow"), sys.modules.get("polars")
     if pyarrow is not None:
         array = pyarrow.array(x) if hasattr(x, "__arrow_c_array__") else pyarrow.chunked_array(x)
-        return _stack_fixed_size_list(array, name) if _is_fixed_size_list(array) else np.asarray(array)
+        return (
+            _stack_fixed_size_list(array, name) if _is_fixed_size_list(array) else np.asarray(array)
+        )
     if polars is not None:
         return np.asarray(polars.Series(x))
     raise TypeError(
@@ -371,7 +420,9 @@ def _stack_fixed_size_list(x: Any, name: str) -> npt.NDArray[Any]:
     """Convert Arrow's fixed-size lists to a matrix, in place if there is a single chunk."""
     if x.null_count:
         missing = np.flatnonzero(np.asarray(x.is_null()))
-        raise ValueError(f"{name} has a missing row at index {missing[0]}; expected numbers: drop those rows")
+        raise ValueError(
+            f"{name} has a missing row at index {missing[0]}; expected numbers: drop those rows"
+        )
     chunks = getattr(x, "chunks", [x])
     array = chunks[0] if len(chunks) == 1 else x.combine_chunks()
     array = getattr(array, "storage", array)
@@ -395,11 +446,17 @@ def _stack_rows(column: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     matrix = np.empty((len(entries), len(first)), first.dtype)
     for place, entry in enumerate(entries):
         if entry is None or np.ndim(entry) == 0:
-            raise ValueError(f"{name} has a missing row at index {place}; expected numbers: drop those rows")
+            raise ValueError(
+                f"{name} has a missing row at index {place}; expected numbers: drop those rows"
+            )
         row = np.asarray(entry)
         if row.shape != first.shape:
-            raise ValueError(f"{name} row {place} has length {len(row)}; expected {len(first)}, like row 0")
+            raise ValueError(
+                f"{name} row {place} has length {len(row)}; expected {len(first)}, like row 0"
+            )
         if not np.can_cast(row.dtype, first.dtype, "same_kind"):
-            raise TypeError(f"{name} row {place} has dtype {row.dtype}; expected {first.dtype}, like row 0")
+            raise TypeError(
+                f"{name} row {place} has dtype {row.dtype}; expected {first.dtype}, like row 0"
+            )
         matrix[place] = row
     return matrix

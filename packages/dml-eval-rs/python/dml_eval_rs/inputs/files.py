@@ -54,10 +54,16 @@ def load_array(path: str | os.PathLike[str]) -> _Array:
     suffix = file.suffix.lower()
     if not file.is_file():
         if file.exists():
-            raise ValueError(f"the file {file} is not a regular file; expected a {suffix or '.npy'} file")
-        raise FileNotFoundError(f"the file {file} doesn't exist; expected a {suffix or '.npy'} file")
+            raise ValueError(
+                f"the file {file} is not a regular file; expected a {suffix or '.npy'} file"
+            )
+        raise FileNotFoundError(
+            f"the file {file} doesn't exist; expected a {suffix or '.npy'} file"
+        )
     return (
-        _PART_READERS[suffix](file, part) if suffix in _PART_READERS else _READERS.get(suffix, _map_npy)(file)
+        _PART_READERS[suffix](file, part)
+        if suffix in _PART_READERS
+        else _READERS.get(suffix, _map_npy)(file)
     )
 
 
@@ -98,7 +104,9 @@ def save_array(path: Path, array: _Array) -> None:
     suffix = path.suffix.lower()
     dtype = np.dtype(_BINS.get(suffix) or _VECS.get(suffix) or array.dtype)
     if array.size and dtype.kind == "i" and array.max() > np.iinfo(dtype).max:
-        raise ValueError(f"{path} stores {dtype.name}, but the array has {array.max()}; expected a .npy file")
+        raise ValueError(
+            f"{path} stores {dtype.name}, but the array has {array.max()}; expected a .npy file"
+        )
     with replacing(path) as file:
         if suffix == ".npy":
             np.save(file, array)
@@ -134,7 +142,9 @@ def _map_npy(path: Path) -> _Array:
     with path.open("rb") as file:
         first = file.read(6)
     if first.startswith(b"PK"):
-        raise ValueError(f"{path} is an archive; expected a .npy file: use numpy.save for one array")
+        raise ValueError(
+            f"{path} is an archive; expected a .npy file: use numpy.save for one array"
+        )
     if first not in (b"", b"\x93NUMPY"):  # an empty file is reported as damaged below
         raise ValueError(
             f"{path} is not a .npy file; expected an array saved by numpy.save: for a text file with one label per "
@@ -148,7 +158,9 @@ def _map_npy(path: Path) -> _Array:
                 f"{path} contains Python objects; expected numbers or strings: save array.astype(int) or "
                 "array.astype(str) instead"
             ) from error
-        raise ValueError(f"{path} is not an intact .npy file of numbers or strings: {error}") from error
+        raise ValueError(
+            f"{path} is not an intact .npy file of numbers or strings: {error}"
+        ) from error
     return array
 
 
@@ -218,14 +230,20 @@ def _read_hdf5(path: Path, part: str | None) -> _Array:
 
 def _read_parquet(path: Path, part: str | None) -> _Array:
     """Read a column: lists as a matrix, anything else as labels."""
-    pyarrow, parquet = (_import(module, path, "parquet") for module in ("pyarrow", "pyarrow.parquet"))
+    pyarrow, parquet = (
+        _import(module, path, "parquet") for module in ("pyarrow", "pyarrow.parquet")
+    )
     try:
         chosen = _choose(path, part, parquet.read_schema(path).names, "columns")
         column = parquet.read_table(path, columns=[chosen])[chosen]
     except (OSError, pyarrow.ArrowException) as error:
         raise ValueError(f"{path} is not an intact Parquet file: {error}") from error
     is_matrix = hasattr(column.type, "value_type")
-    return to_array(column, f"{path}:{chosen}", 2) if is_matrix else to_labels(column, f"{path}:{chosen}")
+    return (
+        to_array(column, f"{path}:{chosen}", 2)
+        if is_matrix
+        else to_labels(column, f"{path}:{chosen}")
+    )
 
 
 def _import(module: str, path: Path, extra: str) -> Any:
@@ -243,7 +261,8 @@ def _choose(path: Path, part: str | None, names: list[str], kind: str) -> str:
     if chosen not in names:
         came = f"{path} has the {kind} {', '.join(names) or '(none)'}"
         raise ValueError(
-            f"{came}; expected the name of one of them: {path}:NAME" + (f", not {part}" if part else "")
+            f"{came}; expected the name of one of them: {path}:NAME"
+            + (f", not {part}" if part else "")
         )
     return str(chosen)
 

@@ -61,7 +61,9 @@ def to_allowed(x: Any, queries: int, items: int) -> Allowed:
 
 def _pair(x: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(x) != 2:
-        raise TypeError(f"allowed is a tuple of {len(x)}; expected two Labels, or (offsets, indices)")
+        raise TypeError(
+            f"allowed is a tuple of {len(x)}; expected two Labels, or (offsets, indices)"
+        )
     return x
 
 
@@ -70,8 +72,15 @@ def _from_labels(x: tuple[Any, ...], queries: int, items: int) -> Allowed:
     sides = _pair(x)
     for side, name, length in zip(sides, ("queries", "gallery"), (queries, items)):
         if not isinstance(side, Labels):
-            raise TypeError(f"allowed has Labels and a {type(side).__name__}; expected Labels for both sides")
-        if side.groups is not None or side.ignored is not None or len(side.junk) or len(side.distractors):
+            raise TypeError(
+                f"allowed has Labels and a {type(side).__name__}; expected Labels for both sides"
+            )
+        if (
+            side.groups is not None
+            or side.ignored is not None
+            or len(side.junk)
+            or len(side.distractors)
+        ):
             raise ValueError(
                 f"allowed has Labels with groups, junk, distractors or ignored items for the {name}; "
                 "expected only ids"
@@ -95,7 +104,9 @@ class Part:
     kept_G: npt.NDArray[np.int64] | None = None  # the items to search; None for all
     own_Q: npt.NDArray[np.int64] | None = None  # the item that each query excludes, or -1
 
-    def run(self, function: Callable[..., Any], *arguments: Any, found: Any = None, **options: Any) -> Any:
+    def run(
+        self, function: Callable[..., Any], *arguments: Any, found: Any = None, **options: Any
+    ) -> Any:
         """Call a function of the core on these rows, and name the caller's row in an error."""
         queries, gallery = self.all.queries, self.all.gallery
         if self.rows_Q is not None:
@@ -157,7 +168,10 @@ def divide(
             ends = np.array([0, len(items)], np.uint64)
             chosen["allowed"] = Allowed(ends, items, np.zeros(len(rows_Q), np.uint32))
         if own is not None:
-            chosen |= {"exclude_self": False, "exclude": own if kept_G is None else _find(own, kept_G)}
+            chosen |= {
+                "exclude_self": False,
+                "exclude": own if kept_G is None else _find(own, kept_G),
+            }
         if len(used) > 1:
             chosen["progress"] = None
         parts.append(Part(sides, chosen, rows_Q if len(used) > 1 else None, kept_G, own))
@@ -194,4 +208,6 @@ def check_ids(found: npt.NDArray[np.int64], items: int) -> None:
     twice = (ids[:, 1:] == ids[:, :-1]) & (ids[:, 1:] >= 0)
     if twice.any():
         query, column = np.argwhere(twice)[0]
-        raise ValueError(f"found row {query} contains {ids[query, column]} twice; expected each index once")
+        raise ValueError(
+            f"found row {query} contains {ids[query, column]} twice; expected each index once"
+        )

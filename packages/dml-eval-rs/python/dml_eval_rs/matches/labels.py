@@ -52,7 +52,9 @@ class Labels:
         ignored: Lists | None = None,
     ) -> None:
         ids_N = arguments.partition(ids, "ids")
-        groups_N = None if groups is None else arguments.partition(groups, "groups", len(ids_N), "label")
+        groups_N = (
+            None if groups is None else arguments.partition(groups, "groups", len(ids_N), "label")
+        )
         special = _listed(junk, "junk", ids_N), _listed(distractors, "distractors", ids_N)
         checked = ids_N, groups_N, *special, check_ignored(ignored)
         for field, value in zip(fields(self), checked, strict=True):

@@ -55,7 +55,9 @@ class Matching:
         self._is_junk = np.ones(self._items, np.bool_)
         self._is_junk[kept] = False
 
-        def both(queries: _Codes | None, gallery: _Codes | None) -> tuple[Integers, Integers] | None:
+        def both(
+            queries: _Codes | None, gallery: _Codes | None
+        ) -> tuple[Integers, Integers] | None:
             """Return the codes of all queries and items, -1 for junk."""
             if queries is None:
                 return None
@@ -67,7 +69,10 @@ class Matching:
         groups = both(relation.groups, relation.gallery_groups)
         self._pairs: tuple[Integers, Integers] | None = None  # codes of (label, group)
         if self._labels is not None and groups is not None:
-            self._pairs = pair_codes(self._labels[0], groups[0]), pair_codes(self._labels[1], groups[1])
+            self._pairs = (
+                pair_codes(self._labels[0], groups[0]),
+                pair_codes(self._labels[1], groups[1]),
+            )
 
     def matches(self, queries: Integers, items: Integers) -> Booleans:
         """Return (n, K): whether the (n, K) items match the row's query, even if they are excluded."""

@@ -33,7 +33,9 @@ class Relation:
     # Query q matches ``items[offsets[q]:offsets[q + 1]]``, in ascending order. `ignored_items` are excluded likewise.
     offsets: npt.NDArray[np.uint64] | None = None
     items: _Codes | None = None
-    grades: npt.NDArray[np.float64] | None = None  # (M,) the grades of the matches; None if all count equally
+    grades: npt.NDArray[np.float64] | None = (
+        None  # (M,) the grades of the matches; None if all count equally
+    )
     ignored_offsets: npt.NDArray[np.uint64] | None = None
     ignored_items: _Codes | None = None
     kept: npt.NDArray[np.uintp] | None = None  # the searched rows, excluding junk; None for all
@@ -63,7 +65,9 @@ def relate(
     """
     n_queries, n_items = len(sides.queries), len(sides.items)
     if exclude is not None and sides.gallery is None:
-        raise ValueError("exclude is given without a gallery, so each query excludes itself; omit exclude")
+        raise ValueError(
+            "exclude is given without a gallery, so each query excludes itself; omit exclude"
+        )
     own_Q = None if exclude is None else check_exclude(exclude, n_queries, n_items)
     ignored: dict[str, Any] = {}
     if isinstance(labels, Labels | Relevance) and labels.ignored is not None:
@@ -76,11 +80,15 @@ def relate(
         lists: Any = {"offsets": labels.offsets, "items": labels.items, "grades": labels.grades}
         return Relation(exclude=own_Q, **lists, **ignored)
     if labels is None:
-        raise TypeError("labels is None; expected labels, Labels(ids, ...) or Relevance(offsets, indices)")
+        raise TypeError(
+            "labels is None; expected labels, Labels(ids, ...) or Relevance(offsets, indices)"
+        )
     if (sides.gallery is None) != (gallery_labels is None):
         both = names[1], "gallery_labels"
         given, missing = both if gallery_labels is None else both[::-1]
-        raise ValueError(f"{given} is given without {missing}; expected both, or none to search the queries")
+        raise ValueError(
+            f"{given} is given without {missing}; expected both, or none to search the queries"
+        )
     checked = [to_labels(labels, "labels")]
     arguments.check_length(checked[0].ids, "labels", sides.queries, names[0])
     if sides.gallery is not None:
@@ -95,7 +103,9 @@ def relate(
     kept = None
     if is_junk is not None:
         if ignored:
-            raise ValueError("ignored and junk are both given; expected only one: list the junk in ignored")
+            raise ValueError(
+                "ignored and junk are both given; expected only one: list the junk in ignored"
+            )
         kept = np.flatnonzero(~is_junk).astype(np.uintp)
         if len(kept) == 0:
             raise ValueError("all items are junk; expected some items with other labels")
@@ -115,20 +125,26 @@ def _check_both(queries: Labels, gallery: Labels) -> None:
     if (queries.groups is None) != (gallery.groups is None):
         both = "labels", "gallery_labels"
         given, missing = both if gallery.groups is None else both[::-1]
-        raise ValueError(f"{given} have groups, but {missing} have none; expected groups in both or neither")
+        raise ValueError(
+            f"{given} have groups, but {missing} have none; expected groups in both or neither"
+        )
     if len(queries.junk):
         raise ValueError(
             "labels have junk, but there is a gallery; drop these queries, and pass the gallery's junk in "
             "gallery_labels=Labels(ids, junk=...)"
         )
     if gallery.ignored is not None:
-        raise ValueError("gallery_labels have ignored items; pass ignored to the queries' labels instead")
+        raise ValueError(
+            "gallery_labels have ignored items; pass ignored to the queries' labels instead"
+        )
 
 
 def _encode_classes(sides: list[Labels]) -> tuple[list[_Codes], npt.NDArray[np.bool_] | None]:
     """Encode labels as dense codes, with distractors as separate classes; return which of `sides[-1]` are junk."""
     special = [sides[-1].junk, *(side.distractors for side in sides)]
-    codes = arguments.encode(*(side.ids for side in sides), *(listed for listed in special if len(listed)))
+    codes = arguments.encode(
+        *(side.ids for side in sides), *(listed for listed in special if len(listed))
+    )
     codes, listed = codes[: len(sides)], codes[len(sides) :]
     is_junk = np.isin(codes[-1], listed.pop(0)) if len(special[0]) else np.zeros(0, np.bool_)
     first = 1 + max(int(code.max(initial=0)) for code in (*codes, *listed))

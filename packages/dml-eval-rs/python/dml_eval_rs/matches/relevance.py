@@ -32,11 +32,15 @@ class ListedItems:
     def check_bounds(self, name: str, queries: int, gallery: int) -> None:
         """Raise a ValueError if there are more or fewer lists than queries, or an index is out of range."""
         if (came := len(self.offsets)) != queries + 1:
-            raise ValueError(f"{name} has {came} offsets; expected {queries + 1}, one per query and the end")
+            raise ValueError(
+                f"{name} has {came} offsets; expected {queries + 1}, one per query and the end"
+            )
         absent = self.items >= gallery
         if absent.any():
             query_M = np.repeat(np.arange(queries), np.diff(self.offsets).astype(np.int64))
-            _check_items(absent, self.items, query_M, name, f"; expected indices from 0 to {gallery - 1}")
+            _check_items(
+                absent, self.items, query_M, name, f"; expected indices from 0 to {gallery - 1}"
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
@@ -93,12 +97,21 @@ def check_ignored(ignored: object) -> ListedItems | None:
     return check_lists(*ignored, name="ignored")
 
 
-def check_lists(offsets: object, indices: object, grades: object = None, *, name: str) -> ListedItems:
+def check_lists(
+    offsets: object, indices: object, grades: object = None, *, name: str
+) -> ListedItems:
     """Check lists of items, sort the lists, and drop items with grade 0."""
     starts, items = _integers(offsets, f"{name}'s offsets"), _integers(indices, f"{name}'s indices")
-    if len(starts) == 0 or starts[0] != 0 or starts[-1] != len(items) or (starts[1:] < starts[:-1]).any():
+    if (
+        len(starts) == 0
+        or starts[0] != 0
+        or starts[-1] != len(items)
+        or (starts[1:] < starts[:-1]).any()
+    ):
         given = f"from {starts[0]} to {starts[-1]}" if len(starts) else "without an entry"
-        raise ValueError(f"{name} has offsets {given}; expected nondecreasing offsets from 0 to {len(items)}")
+        raise ValueError(
+            f"{name} has offsets {given}; expected nondecreasing offsets from 0 to {len(items)}"
+        )
     ends = starts.astype(np.int64)
     query_M = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     wrong = (items < 0) | (items >= _MOST_ITEMS)
@@ -113,11 +126,17 @@ def check_lists(offsets: object, indices: object, grades: object = None, *, name
     if checked is not None and not checked.all():
         matches = checked > 0
         sizes = np.bincount(query_M[matches], minlength=len(ends) - 1)
-        ends, items, checked = np.concatenate([[0], np.cumsum(sizes)]), items[matches], checked[matches]
+        ends, items, checked = (
+            np.concatenate([[0], np.cumsum(sizes)]),
+            items[matches],
+            checked[matches],
+        )
     return ListedItems(ends.astype(np.uint64), np.ascontiguousarray(items), checked)
 
 
-def _check_items(wrong_M: npt.NDArray[np.bool_], items: Any, query_M: Any, name: str, expected: str) -> None:
+def _check_items(
+    wrong_M: npt.NDArray[np.bool_], items: Any, query_M: Any, name: str, expected: str
+) -> None:
     if wrong_M.any():
         at = int(np.argmax(wrong_M))
         raise ValueError(f"{name} lists item {items[at]} for query {query_M[at]}{expected}")
@@ -137,12 +156,16 @@ def _grades(x: object, name: str, query_M: npt.NDArray[Any]) -> npt.NDArray[np.f
     if array.dtype.kind not in "iufb":
         raise TypeError(f"{name}'s grades have dtype {array.dtype}; expected numbers")
     if array.shape != query_M.shape:
-        raise ValueError(f"{name}'s grades have shape {array.shape}; expected {query_M.shape}, one per index")
+        raise ValueError(
+            f"{name}'s grades have shape {array.shape}; expected {query_M.shape}, one per index"
+        )
     grades = array.astype(np.float64)
     wrong = ~((grades >= 0) & (grades <= _MOST_GRADE))
     if wrong.any():
         at = int(np.argmax(wrong))
-        raise ValueError(f"{name} has the grade {grades[at]} for query {query_M[at]}; expected 0 to 2**53")
+        raise ValueError(
+            f"{name} has the grade {grades[at]} for query {query_M[at]}; expected 0 to 2**53"
+        )
     return grades
 
 
@@ -168,18 +191,26 @@ def relevance_from_labels(
     if gallery_labels is not None:
         sides["gallery_labels"] = _read(gallery_labels, "gallery_labels")
     codes: dict[Any, int] = {}
-    (query_offsets, query_codes), *_ = found = [_label_sets(of, name, codes) for name, of in sides.items()]
+    (query_offsets, query_codes), *_ = found = [
+        _label_sets(of, name, codes) for name, of in sides.items()
+    ]
     item_offsets, item_codes = found[-1]
     kinds = [of.shape[1:] if isinstance(of, np.ndarray) else None for of in sides.values()]
     if (kinds[0] is None) != (kinds[-1] is None):
-        raise TypeError("only one of labels and gallery_labels is an array; expected both or neither")
+        raise TypeError(
+            "only one of labels and gallery_labels is an array; expected both or neither"
+        )
     if kinds[0] != kinds[-1]:
         shapes = [of.shape for of in sides.values()]
-        raise ValueError(f"gallery_labels has shape {shapes[1]}; expected {shapes[0][1]} columns like labels")
+        raise ValueError(
+            f"gallery_labels has shape {shapes[1]}; expected {shapes[0][1]} columns like labels"
+        )
     item_E = np.repeat(np.arange(len(item_offsets) - 1), np.diff(item_offsets))
     order = np.argsort(item_codes, kind="stable")
     items_by_code = item_E[order]
-    n_codes = 1 + max((int(side.max()) for side in (query_codes, item_codes) if len(side)), default=0)
+    n_codes = 1 + max(
+        (int(side.max()) for side in (query_codes, item_codes) if len(side)), default=0
+    )
     starts = np.searchsorted(item_codes[order], np.arange(n_codes + 1))
     matches, counts = [], []
     for start, end in itertools.pairwise(query_offsets):
@@ -208,9 +239,13 @@ def _label_sets(
     """Return the start of the labels per item (and the end), and the labels' codes; add new labels to `codes`."""
     if isinstance(x, np.ndarray) and x.dtype.kind in "biuf":
         if x.ndim != 2 or len(x) == 0:
-            raise ValueError(f"{name} has shape {x.shape}; expected (items, labels), a column per label")
+            raise ValueError(
+                f"{name} has shape {x.shape}; expected (items, labels), a column per label"
+            )
         if not np.isin(x, (0, 1)).all():
-            raise ValueError(f"{name} has entries other than 0 and 1; expected 1 if an item has the label")
+            raise ValueError(
+                f"{name} has entries other than 0 and 1; expected 1 if an item has the label"
+            )
         item, label = np.nonzero(x)
         return np.searchsorted(item, np.arange(len(x) + 1)), label
     offsets, found = [0], list[int]()

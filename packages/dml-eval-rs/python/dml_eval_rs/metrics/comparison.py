@@ -125,7 +125,9 @@ def _totals(values_Q: _Floats, by: npt.ArrayLike | None) -> tuple[_Floats, npt.N
     class_q = np.unique(labels_Q[counts_Q], return_inverse=True)[1].reshape(-1)
     count_C = np.bincount(class_q)
     if len(count_C) < 2:
-        raise ValueError(f"by has {len(count_C)} class, counting only matched queries; expected at least 2")
+        raise ValueError(
+            f"by has {len(count_C)} class, counting only matched queries; expected at least 2"
+        )
     sum_C = np.bincount(class_q, weights=values_Q[counts_Q]).astype(np.float64)
     return sum_C, count_C
 
@@ -161,20 +163,34 @@ class ComparisonTable(Tabular):
         """Return metric → model → numbers by name, to be saved as JSON."""
         found: dict[str, dict[str, dict[str, float]]] = {metric: {} for metric in self.metrics}
         for metric, model, numbers in self._numbers():
-            found[metric][model] = {name: of for name, of in zip(_NUMBERS, numbers) if of is not None}
+            found[metric][model] = {
+                name: of for name, of in zip(_NUMBERS, numbers) if of is not None
+            }
         return found
 
     def table(self) -> Table:
         """Return a row per metric and model: value, interval, difference and p-value."""
         first = self.models[0]
-        header = "metric", "model", "value", "interval", f"minus {first}", "difference interval", "p (Holm)"
+        header = (
+            "metric",
+            "model",
+            "value",
+            "interval",
+            f"minus {first}",
+            "difference interval",
+            "p (Holm)",
+        )
         rows = []
         for metric, model in itertools.product(self.metrics, self.models):
             entry = self[model, metric]
             row = [title_of(metric), model, f"{entry.value:.4f}", _ends(entry.interval), "", "", ""]
             if entry.comparison is not None:
                 paired = entry.comparison
-                row[4:] = f"{paired.difference:+.4f}", _ends(paired.interval), f"{entry.adjusted_p:.4f}"
+                row[4:] = (
+                    f"{paired.difference:+.4f}",
+                    _ends(paired.interval),
+                    f"{entry.adjusted_p:.4f}",
+                )
             rows.append(row)
         return Table(rows, header)
 
@@ -190,7 +206,15 @@ class ComparisonTable(Tabular):
         """Yield the `_NUMBERS` per metric and model."""
         for metric, model in itertools.product(self.metrics, self.models):
             entry, paired = self[model, metric], self[model, metric].comparison
-            numbers = [entry.value, *_both_ends(entry.interval), None, None, None, None, entry.adjusted_p]
+            numbers = [
+                entry.value,
+                *_both_ends(entry.interval),
+                None,
+                None,
+                None,
+                None,
+                entry.adjusted_p,
+            ]
             if paired is not None:
                 numbers[3:7] = paired.difference, *_both_ends(paired.interval), paired.p_value
             yield metric, model, numbers
@@ -229,12 +253,16 @@ def compare(
         True
     """
     if not isinstance(results, Mapping) or len(results) < 2:
-        raise ValueError("results has fewer than two models; expected, for example, {'ours': a, 'theirs': b}")
+        raise ValueError(
+            "results has fewer than two models; expected, for example, {'ours': a, 'theirs': b}"
+        )
     models: Mapping[str, Any] = results
     (first, base), *others = models.items()
     if metrics is None:
         names = [name for name in base if all(name in set(other) for _, other in others)]
-        if "recall@1" in names and "precision@1" in names:  # these are equal, so only recall@1 is tested
+        if (
+            "recall@1" in names and "precision@1" in names
+        ):  # these are equal, so only recall@1 is tested
             names.remove("precision@1")
     else:
         names = [metrics] if isinstance(metrics, str) else list(metrics)
@@ -249,7 +277,9 @@ def compare(
         if interval is not None and model != first:
             paired = result.compare(base, name, level=level, seed=seed, **options)
         entries[model, name] = Entry(result[name], interval, paired)
-    p_values = {place: entry.comparison.p_value for place, entry in entries.items() if entry.comparison}
+    p_values = {
+        place: entry.comparison.p_value for place, entry in entries.items() if entry.comparison
+    }
     for place, p in zip(p_values, holm(list(p_values.values()))):
         entries[place] = replace(entries[place], adjusted_p=p)
     return ComparisonTable(list(results), names, entries)

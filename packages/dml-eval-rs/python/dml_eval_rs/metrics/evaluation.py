@@ -102,7 +102,9 @@ class Evaluation(Measured):
         if not np.array_equal(np.isnan(mine), np.isnan(theirs)):
             sizes = f"{len(mine)} and {len(theirs)} queries"
             wrong = sizes if len(mine) != len(theirs) else "different queries without a match"
-            raise ValueError(f"the evaluations have {wrong}; expected the same queries in the same order")
+            raise ValueError(
+                f"the evaluations have {wrong}; expected the same queries in the same order"
+            )
         difference_Q = mine - theirs
         observed = float(difference_Q[~np.isnan(mine)].mean())
         return compare_differences(name, difference_Q, observed, by, level, seed)
@@ -141,7 +143,9 @@ class Evaluation(Measured):
         """
         values = {name: value for name, value in metrics.items() if family_of(name) is not None}
         if missing := [name for name in per_query if name not in values]:
-            raise KeyError(f"metrics has no {', '.join(missing)}; expected a value per name in per_query")
+            raise KeyError(
+                f"metrics has no {', '.join(missing)}; expected a value per name in per_query"
+            )
         return cls(values, per_query, *(metrics[name] for name in _COUNTS))
 
     def table(self) -> Table:
@@ -150,7 +154,9 @@ class Evaluation(Measured):
         Omit a K that exceeds the gallery if a smaller K is shown, and Precision@1 if the equal Recall@1 is shown.
         """
         fitting = {family_of(name) for name in self if _k_of(name) <= self.n_gallery}
-        shown = [name for name in self if _k_of(name) <= self.n_gallery or family_of(name) not in fitting]
+        shown = [
+            name for name in self if _k_of(name) <= self.n_gallery or family_of(name) not in fitting
+        ]
         if "recall@1" in self:
             shown = [name for name in shown if name != "precision@1"]
         rows = [(title_of(name), f"{self[name]:.4f}") for name in shown]
@@ -169,11 +175,15 @@ class Evaluation(Measured):
             ValueError: if Recall@K was not measured.
         """
         by_k = {_k_of(name): value for name, value in self.items() if family_of(name) == "recall@K"}
-        return plot_recall({k: value for k, value in by_k.items() if k <= self.n_gallery}, ax, label)
+        return plot_recall(
+            {k: value for k, value in by_k.items() if k <= self.n_gallery}, ax, label
+        )
 
     def _of_queries(self, name: str) -> npt.NDArray[np.float64]:
         if name not in self.per_query:
-            raise KeyError(f"no metric {name!r} per query; expected one of {', '.join(self.per_query)}")
+            raise KeyError(
+                f"no metric {name!r} per query; expected one of {', '.join(self.per_query)}"
+            )
         return self.per_query[name]
 
 

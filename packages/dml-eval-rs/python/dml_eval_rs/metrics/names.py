@@ -31,33 +31,79 @@ _TABLE: dict[Kind, tuple[tuple[str, str, str], ...]] = {
         ("mrr@K", "MRR@K", "1 / rank of the first match, 0 beyond rank K"),
         ("map", "mAP", "average precision of the whole ranking"),
         ("map@K", "MAP@K", "average precision of the K nearest items: matches in front count more"),
-        ("ndcg@K", "nDCG@K", "gain of the K nearest items, discounted by rank, relative to the best order"),
-        ("ir_recall@K", "IR recall@K", "the share of the R matches that are among the K nearest items"),
+        (
+            "ndcg@K",
+            "nDCG@K",
+            "gain of the K nearest items, discounted by rank, relative to the best order",
+        ),
+        (
+            "ir_recall@K",
+            "IR recall@K",
+            "the share of the R matches that are among the K nearest items",
+        ),
         ("minp", "mINP", "R / rank of the last match"),
     ),
     "clustering": (
-        ("nmi", "NMI", "mutual information of k-means clusters and labels, over the mean of their entropies"),
-        ("nmi_min", "NMI (min)", "mutual information of clusters and labels, over the smaller entropy"),
-        ("nmi_geometric", "NMI (geometric)", "mutual information, over the geometric mean of the entropies"),
-        ("nmi_max", "NMI (max)", "mutual information of clusters and labels, over the larger entropy"),
-        ("ami", "AMI", "agreement of clusters and labels, corrected for chance: 0 for random clusters"),
-        ("ari", "ARI", "the share of pairs on which clusters and labels agree, corrected for chance"),
+        (
+            "nmi",
+            "NMI",
+            "mutual information of k-means clusters and labels, over the mean of their entropies",
+        ),
+        (
+            "nmi_min",
+            "NMI (min)",
+            "mutual information of clusters and labels, over the smaller entropy",
+        ),
+        (
+            "nmi_geometric",
+            "NMI (geometric)",
+            "mutual information, over the geometric mean of the entropies",
+        ),
+        (
+            "nmi_max",
+            "NMI (max)",
+            "mutual information of clusters and labels, over the larger entropy",
+        ),
+        (
+            "ami",
+            "AMI",
+            "agreement of clusters and labels, corrected for chance: 0 for random clusters",
+        ),
+        (
+            "ari",
+            "ARI",
+            "the share of pairs on which clusters and labels agree, corrected for chance",
+        ),
     ),
     "verification": (
-        ("tar@far=X", "TAR@FAR=X", "the share of matching pairs accepted if up to X of others are accepted"),
-        ("eer", "EER", "the false accept rate at the threshold where it equals the false reject rate"),
+        (
+            "tar@far=X",
+            "TAR@FAR=X",
+            "the share of matching pairs accepted if up to X of others are accepted",
+        ),
+        (
+            "eer",
+            "EER",
+            "the false accept rate at the threshold where it equals the false reject rate",
+        ),
         ("auc", "AUC", "the chance that a matching pair scores higher than a non-matching pair"),
         (
             "micro_ap",
             "µAP",
             "average precision of all pairs in a single ranking: matching pairs in front count more",
         ),
-        ("accuracy", "accuracy", "the share of pairs that the other folds' best threshold decides correctly"),
+        (
+            "accuracy",
+            "accuracy",
+            "the share of pairs that the other folds' best threshold decides correctly",
+        ),
     ),
 }
 
 METRICS: Mapping[str, Metric] = {
-    name: Metric(title, meaning, kind) for kind, rows in _TABLE.items() for name, title, meaning in rows
+    name: Metric(title, meaning, kind)
+    for kind, rows in _TABLE.items()
+    for name, title, meaning in rows
 }
 
 DEFAULT = ("recall@1", "recall@10", "recall@100", "precision@1", "r_precision", "map@r", "mrr")
@@ -95,7 +141,9 @@ def _describe_unknown(name: str, known: list[str]) -> str:
     elif at and f"{stem}@K" in known:
         return f"metric {name!r} has K {number!r}; expected an integer, for example '{stem}@10'"
     else:
-        near = difflib.get_close_matches(f"{stem}@K" if number.isdecimal() else lower, known, 1, 0.5)
+        near = difflib.get_close_matches(
+            f"{stem}@K" if number.isdecimal() else lower, known, 1, 0.5
+        )
         meant = "".join(near)
         if number.isdecimal():
             meant = meant.replace("@K", at + number)
@@ -146,4 +194,6 @@ def _check_parameter(name: str, family: str) -> None:
         except ValueError:
             is_share = False
         if not is_share:
-            raise ValueError(f"metric {name!r} needs a FAR between 0 and 1, for example 'tar@far=1e-3'")
+            raise ValueError(
+                f"metric {name!r} needs a FAR between 0 and 1, for example 'tar@far=1e-3'"
+            )

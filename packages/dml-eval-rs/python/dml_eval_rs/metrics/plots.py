@@ -16,7 +16,9 @@ _SAMPLES = 2000  # points per curve, more than the pixels of a figure
 def plot_recall(recall: Mapping[int, float], ax: Axes | None, label: str | None) -> Axes:
     """Draw Recall@K over K."""
     if not recall:
-        raise ValueError("no Recall@K was measured; expected metrics such as ('recall@1', 'recall@10')")
+        raise ValueError(
+            "no Recall@K was measured; expected metrics such as ('recall@1', 'recall@10')"
+        )
     axes = _axes(ax)
     ks = sorted(recall)
     axes.plot(ks, [recall[k] for k in ks], marker="o", label=label)
@@ -53,7 +55,9 @@ def _axes(ax: Axes | None) -> Any:
         message = "plot needs matplotlib, which is not installed: pip install 'dml-eval-rs[plot]'"
         raise ModuleNotFoundError(message, name="matplotlib") from error
     if ax is not None and not hasattr(ax, "plot"):
-        raise TypeError(f"ax is a {type(ax).__name__}; expected matplotlib axes, or None for a new figure")
+        raise TypeError(
+            f"ax is a {type(ax).__name__}; expected matplotlib axes, or None for a new figure"
+        )
     return pyplot.subplots()[1] if ax is None else ax
 
 

@@ -55,7 +55,10 @@ class Tabular(ABC):
         widths = [max(map(len, column)) for column in zip(*rows)]
         lines = []
         for first, *others in rows:
-            cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:]))]
+            cells = [
+                first.ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(others, widths[1:])),
+            ]
             lines.append("  ".join(cells).rstrip())
         return "\n".join(lines)
 
@@ -91,7 +94,9 @@ class Tabular(ABC):
     def to_csv(self) -> str:
         """Return the table as comma-separated values, with all digits."""
         table, file = self.precise(), io.StringIO()
-        csv.writer(file, lineterminator="\n").writerows([table.header or ("metric", "value"), *table.rows])
+        csv.writer(file, lineterminator="\n").writerows(
+            [table.header or ("metric", "value"), *table.rows]
+        )
         return file.getvalue()
 
 
@@ -110,7 +115,9 @@ class Measured(Tabular, Mapping[str, float]):
         try:
             return self._values[name]
         except KeyError:
-            raise KeyError(f"no metric {name!r} was measured; expected one of {', '.join(self)}") from None
+            raise KeyError(
+                f"no metric {name!r} was measured; expected one of {', '.join(self)}"
+            ) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

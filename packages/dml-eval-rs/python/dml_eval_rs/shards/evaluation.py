@@ -30,7 +30,9 @@ from dml_eval_rs.shards.rows import Part, Source
 from dml_eval_rs.shards.tasks import Call, Loaded, Map, Task, Tile, begin_call
 from dml_eval_rs.verification.rates import to_order
 
-_Asked = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # sorted places of queries, and of items
+_Asked = tuple[
+    npt.NDArray[np.int64], npt.NDArray[np.int64]
+]  # sorted places of queries, and of items
 
 
 class Positives(NamedTuple):
@@ -39,7 +41,9 @@ class Positives(NamedTuple):
     offsets: npt.NDArray[np.uint64]  # (Q + 1,) the start of the positives per query, then the end
     keys: npt.NDArray[np.float64]  # (P,) sorted in descending order per query
     indices: npt.NDArray[np.uint64]  # (P,) places in the gallery
-    counts: npt.NDArray[np.uint64]  # (P + Q,) negatives between positives; (2P + Q,) if ties are "expected"
+    counts: npt.NDArray[
+        np.uint64
+    ]  # (P + Q,) negatives between positives; (2P + Q,) if ties are "expected"
 
 
 def evaluate_shards(
@@ -85,7 +89,9 @@ def evaluate_shards(
     options.setdefault("threads", 1)
     checked = check_options(**options)
     check_retrieval_only(checked)
-    task_options: Any = {name: getattr(checked, name) for name in ("similarity", "metrics", "threads")}
+    task_options: Any = {
+        name: getattr(checked, name) for name in ("similarity", "metrics", "threads")
+    }
     task_options["ties"] = checked.ties[0]
     given = shards, labels, gallery, gallery_labels
     call, rows = begin_call(*given, task_options, map, block, checked.progress, checked.exclude)
@@ -96,7 +102,9 @@ def evaluate_shards(
     graded = Relation(offsets=of.offsets, items=of.items, grades=of.grades)
     counted = {**task_options, **positives._asdict(), "zero_unmatched": checked.zero_unmatched}
     columns = _native.compute_metrics(graded, **counted)
-    return to_evaluation(columns, checked, len(rows.queries), len(rows.items), None if gallery else of.kept)
+    return to_evaluation(
+        columns, checked, len(rows.queries), len(rows.items), None if gallery else of.kept
+    )
 
 
 def _count(call: Call) -> Positives:
@@ -107,7 +115,9 @@ def _count(call: Call) -> Positives:
 
     def slots(block: Part) -> slice:
         """Return the slice of `counts` that belongs to a block's queries."""
-        return slice(*(int(offsets[row]) * per_positive + row for row in (block.rows.start, block.rows.stop)))
+        return slice(
+            *(int(offsets[row]) * per_positive + row for row in (block.rows.start, block.rows.stop))
+        )
 
     def known(block: Part) -> Positives:
         of = offsets[block.rows.start : block.rows.stop + 1]
@@ -120,7 +130,9 @@ def _count(call: Call) -> Positives:
         before = [known(block) for block in call.queries.blocks]
 
         def entries(tile: Tile, before: list[Positives] = before) -> list[Any]:
-            of_items = call.symmetric and call.queries.blocks[tile[0]] is not call.gallery.blocks[tile[1]]
+            of_items = (
+                call.symmetric and call.queries.blocks[tile[0]] is not call.gallery.blocks[tile[1]]
+            )
             return [before[number] for number in tile[: 1 + of_items]]
 
         count = _count_both_ways if call.symmetric else _count_one_way
@@ -150,7 +162,9 @@ def _find_all_positives(
         for block, parts in zip(call.queries.blocks, found):
             low, high = np.searchsorted(part.rows, (block.rows.start, block.rows.stop))
             if low < high:
-                query = np.repeat((part.rows[low:high] - block.rows.start).astype(np.uint32), sizes[low:high])
+                query = np.repeat(
+                    (part.rows[low:high] - block.rows.start).astype(np.uint32), sizes[low:high]
+                )
                 of_block = slice(ends[low], ends[high])
                 parts.append((query, keys[of_block], indices[of_block]))
     columns = []
@@ -168,15 +182,24 @@ def _find_all_positives(
 def positive_tasks(call: Call) -> Iterator[Task]:
     """Yield tasks for queries and items that can match, chosen by label, or from the lists of both blocks."""
     by_label = call.relation.offsets is None
-    for number, (queries, items) in enumerate(_rows_by_label(call) if by_label else _rows_by_blocks(call)):
+    for number, (queries, items) in enumerate(
+        _rows_by_label(call) if by_label else _rows_by_blocks(call)
+    ):
         gallery = None if by_label and call.queries is call.gallery else call.gallery.take(items)
-        yield ("positives", number, 0), call.queries.take(queries), gallery, call.restrict(queries, items)
+        yield (
+            ("positives", number, 0),
+            call.queries.take(queries),
+            gallery,
+            call.restrict(queries, items),
+        )
 
 
 def _rows_by_label(call: Call) -> Iterator[_Asked]:
     """Yield rows in batches of about a block, label by label, for labels that can match."""
     alone = call.queries is call.gallery
-    sides = [call.relation.labels] if alone else [call.relation.labels, call.relation.gallery_labels]
+    sides = (
+        [call.relation.labels] if alone else [call.relation.labels, call.relation.gallery_labels]
+    )
     labels = [of for of in sides if of is not None]
     classes = 1 + max(int(of.max()) for of in labels)
     sizes = [np.bincount(of, minlength=classes) for of in labels]
@@ -203,7 +226,10 @@ def _rows_by_blocks(call: Call) -> Iterator[_Asked]:
         listed: Any = call.restrict(queries.rows, items.rows)
         if len(listed.items):
             matched = np.flatnonzero(np.diff(listed.offsets))
-            yield matched + queries.rows.start, np.unique(listed.items).astype(np.int64) + items.rows.start
+            yield (
+                matched + queries.rows.start,
+                np.unique(listed.items).astype(np.int64) + items.rows.start,
+            )
 
 
 def _find_positives(
@@ -211,11 +237,19 @@ def _find_positives(
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64], npt.NDArray[np.uint64]]:
     """Return the number of positives per query, and the positives' keys and places in the gallery."""
     space = {"similarity": loaded.options["similarity"], "threads": loaded.options["threads"]}
-    offsets, keys, indices = _native.find_positives(loaded.rows[0], loaded.rows[-1], relation, **space)
-    return np.diff(offsets).astype(np.uint32), keys, loaded.parts[-1].rows[indices].astype(np.uint64)
+    offsets, keys, indices = _native.find_positives(
+        loaded.rows[0], loaded.rows[-1], relation, **space
+    )
+    return (
+        np.diff(offsets).astype(np.uint32),
+        keys,
+        loaded.parts[-1].rows[indices].astype(np.uint64),
+    )
 
 
-def _count_one_way(loaded: Loaded, relation: Relation, known: Positives) -> list[npt.NDArray[np.uint32]]:
+def _count_one_way(
+    loaded: Loaded, relation: Relation, known: Positives
+) -> list[npt.NDArray[np.uint32]]:
     """Return new counts of negatives, comparing queries with items."""
     relation = replace(relation, groups=None, gallery_groups=None)  # groups never exclude negatives
     options = {"first_item": loaded.first[1], **loaded.options, **known._asdict()}
@@ -223,7 +257,9 @@ def _count_one_way(loaded: Loaded, relation: Relation, known: Positives) -> list
     return [(counts - known.counts).astype(np.uint32)]
 
 
-def _count_both_ways(loaded: Loaded, relation: Relation, *known: Positives) -> list[npt.NDArray[np.uint32]]:
+def _count_both_ways(
+    loaded: Loaded, relation: Relation, *known: Positives
+) -> list[npt.NDArray[np.uint32]]:
     """Return new counts of negatives, comparing two parts, or a part with itself."""
     labels = [of for of in (relation.labels, relation.gallery_labels) if of is not None]
     starts = np.cumsum([0, *(len(each.keys) for each in known)]).astype(np.uint64)
@@ -236,4 +272,6 @@ def _count_both_ways(loaded: Loaded, relation: Relation, *known: Positives) -> l
     options |= {**loaded.options, **positives._asdict()}
     joined = Relation(labels=np.concatenate(labels))
     counts = _native.count_symmetric_negatives(loaded.items, joined, **options)
-    return np.split((counts - positives.counts).astype(np.uint32), [len(known[0].counts)])[: len(known)]
+    return np.split((counts - positives.counts).astype(np.uint32), [len(known[0].counts)])[
+        : len(known)
+    ]

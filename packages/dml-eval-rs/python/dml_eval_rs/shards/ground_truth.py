@@ -37,18 +37,26 @@ _WORST = 10  # the number of queries with the lowest recall to list
 
 def add_truth(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `dml-eval truth`."""
-    parser.description = "Write the exact neighbours of queries, or all items in a range, to a file."
+    parser.description = (
+        "Write the exact neighbours of queries, or all items in a range, to a file."
+    )
     add = parser.add_argument
     add("base", help="the items to search, (n, dim): .fbin, .fvecs, .npy, .hdf5, …, see load_array")
     add("queries", help="the queries, (n, dim), in a file of any of these formats")
     add("-k", type=int, default=100, help="the number of neighbours per query; default: 100")
     add(
-        "--out", type=Path, required=True, help="the file to write: .ibin, .ivecs or .npy; with --range: .npz"
+        "--out",
+        type=Path,
+        required=True,
+        help="the file to write: .ibin, .ivecs or .npy; with --range: .npz",
     )
-    add("--similarities", type=Path, metavar="FILE", help="also write similarities: .fbin, .fvecs or .npy")
-    distance = (
-        "write all items with at least this similarity (hamming: up to this distance) instead of neighbours"
+    add(
+        "--similarities",
+        type=Path,
+        metavar="FILE",
+        help="also write similarities: .fbin, .fvecs or .npy",
     )
+    distance = "write all items with at least this similarity (hamming: up to this distance) instead of neighbours"
     add("--range", type=float, metavar="SIMILARITY", help=distance)
     add("--exclude-self", action="store_true", help="query i excludes item i")
     add("--allowed", metavar="FILE", help=_ALLOWED)
@@ -63,13 +71,21 @@ def add_index(parser: argparse.ArgumentParser) -> None:
         "Measure the recall of an approximate index, compared with exact search or stored truth."
     )
     add = parser.add_argument
-    add("found", help="the index's results, (queries, k or more) integers: .ivecs, .ibin, .npy, .hdf5")
+    add(
+        "found",
+        help="the index's results, (queries, k or more) integers: .ivecs, .ibin, .npy, .hdf5",
+    )
     add("--base", help="the items that the index searched")
     add("--queries", help="the queries, to be used with --base")
     add(
-        "--truth", help="in place of --base and --queries: the exact neighbours, as written by dml-eval truth"
+        "--truth",
+        help="in place of --base and --queries: the exact neighbours, as written by dml-eval truth",
     )
-    add("--truth-similarities", metavar="FILE", help="the similarities of --truth, so that tied items count")
+    add(
+        "--truth-similarities",
+        metavar="FILE",
+        help="the similarities of --truth, so that tied items count",
+    )
     add(
         "-k",
         type=int,
@@ -95,7 +111,10 @@ def _shared(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of the searches; the similarity can be stated in the file of the base."""
     if isinstance(options.similarity, Unstated):
         options.similarity = stated_similarity(options.base) or options.similarity
-    shared = {name: getattr(options, name) for name in ("similarity", "exclude_self", "threads", "progress")}
+    shared = {
+        name: getattr(options, name)
+        for name in ("similarity", "exclude_self", "threads", "progress")
+    }
     return shared | ({"allowed": load_array(options.allowed)} if options.allowed else {})
 
 
@@ -131,7 +150,9 @@ def choose_block(memory: int, row: int, queries: int, k: int) -> int:
     """Return the most rows, of `row` bytes, per block, so that two blocks and all results fit into memory."""
     result = _BYTES * k
     free = memory - queries * result
-    together = free // row - queries  # rows of a block of items, if all queries fit into a single block
+    together = (
+        free // row - queries
+    )  # rows of a block of items, if all queries fit into a single block
     block = together if together >= queries else free // (2 * row + result)
     if block < 1:
         needed = queries * result + 2 * row + result
@@ -156,7 +177,9 @@ class IndexReport(Tabular):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recall per rank and the number of queries."""
-        found: dict[str, Any] = {f"index recall@{k}": recall.recall for k, recall in self.recalls.items()}
+        found: dict[str, Any] = {
+            f"index recall@{k}": recall.recall for k, recall in self.recalls.items()
+        }
         return {
             **found,
             "n_queries": len(next(iter(self.recalls.values())).per_query),
@@ -169,7 +192,11 @@ class IndexReport(Tabular):
         for k, recall in self.recalls.items():
             interval = recall.confidence_interval()
             rows.append(
-                (f"index recall@{k}", f"{recall.recall:.4f}", f"{interval.low:.4f} to {interval.high:.4f}")
+                (
+                    f"index recall@{k}",
+                    f"{recall.recall:.4f}",
+                    f"{interval.low:.4f} to {interval.high:.4f}",
+                )
             )
         rows += [(f"query {query}", f"{value:.4f}", "") for query, value in self.worst.items()]
         return Table(rows, ("", "recall", "95 % interval"))
@@ -186,19 +213,27 @@ def measure_index(options: argparse.Namespace) -> IndexReport:
         if options.base or options.queries or options.exclude_self or options.allowed:
             raise ValueError("--truth is given with an option of --base; expected only --truth")
         truth = load_array(with_part(options.truth, "neighbors"))
-        similarities = None if options.truth_similarities is None else load_array(options.truth_similarities)
+        similarities = (
+            None if options.truth_similarities is None else load_array(options.truth_similarities)
+        )
         if similarities is not None and options.similarity == "hamming":
             similarities = -similarities.astype(np.int64)
         return IndexReport({k: recall_from_truth(found, truth, k, similarities) for k in ranks})
     if not (options.base and options.queries):
         raise ValueError("--base or --queries is missing; expected both, or --truth")
-    sides = load_array(with_part(options.queries, "test")), load_array(with_part(options.base, "train"))
+    sides = (
+        load_array(with_part(options.queries, "test")),
+        load_array(with_part(options.base, "train")),
+    )
     shared = _shared(options)
     return IndexReport({k: index_recall(found, *sides, k, **shared) for k in ranks})
 
 
 def recall_from_truth(
-    found: npt.NDArray[Any], truth: npt.NDArray[Any], k: int, similarities: npt.NDArray[Any] | None = None
+    found: npt.NDArray[Any],
+    truth: npt.NDArray[Any],
+    k: int,
+    similarities: npt.NDArray[Any] | None = None,
 ) -> IndexRecall:
     """Compute an index's recall from stored neighbours.
 
@@ -229,5 +264,7 @@ def recall_from_truth(
         if len(np.unique(ids)) < len(ids):
             raise ValueError(f"found row {query} contains an index twice; expected each index once")
         exist = np.count_nonzero(nearest[:k] >= 0)
-        per_query[query] = np.isin(ids, nearest[counts & (nearest >= 0)]).sum() / exist if exist else np.nan
+        per_query[query] = (
+            np.isin(ids, nearest[counts & (nearest >= 0)]).sum() / exist if exist else np.nan
+        )
     return IndexRecall(k=k, recall=mean_of(per_query), per_query=per_query)

@@ -77,7 +77,9 @@ class Shard:
                 "example in a shared folder"
             ) from None
         except (OSError, ValueError, ImportError) as error:
-            raise ValueError(f"{self.name} can't be read on {socket.gethostname()}: {error}") from None
+            raise ValueError(
+                f"{self.name} can't be read on {socket.gethostname()}: {error}"
+            ) from None
 
     def describe(self) -> Shard:
         """Open the shard, and return a copy that knows shape and dtype. Arrays are converted only here."""
@@ -106,7 +108,9 @@ def to_shards(sources: Sequence[Source], name: str, similarity: str) -> list[Sha
         raise ValueError(f"{name} is empty; expected at least one shard")
     shards = []
     for place, source in enumerate(sources):
-        if isinstance(source, (str, os.PathLike)):  # absolute, because workers can run in different folders
+        if isinstance(
+            source, (str, os.PathLike)
+        ):  # absolute, because workers can run in different folders
             shard = Shard(f"{name}[{place}] ({source})", str(Path(source).absolute()), similarity)
         else:
             shard = Shard(f"{name}[{place}]", source, similarity)
@@ -157,7 +161,9 @@ class Side:
             ends = np.cumsum([0, *(shard.shape[0] for shard in shards)])
             for number, (start, end) in enumerate(pairwise(ends)):
                 low, high = np.searchsorted(kept, (start, end))
-                self.shards[number] = replace(shards[number], rows=kept[low:high].astype(np.int64) - start)
+                self.shards[number] = replace(
+                    shards[number], rows=kept[low:high].astype(np.int64) - start
+                )
         n = sum(len(shard.rows) for shard in self.shards)
         most = int(np.clip(-(-n // _BLOCKS), _LEAST, _MOST))
         most = most if block is None else arguments.positive(block, "block")
@@ -177,7 +183,11 @@ class Side:
                 if places[-1] - places[0] == len(places) - 1:
                     taken = shard.rows[places[0] - start : places[-1] - start + 1]
                 else:
-                    taken = places - start if isinstance(shard.rows, range) else shard.rows[places - start]
+                    taken = (
+                        places - start
+                        if isinstance(shard.rows, range)
+                        else shard.rows[places - start]
+                    )
                 shards.append(replace(shard, rows=taken))
             start += len(shard.rows)
         return Part(shards, rows)
@@ -214,6 +224,8 @@ def read(parts: Sequence[Part]) -> npt.NDArray[Any]:
 def digest_rows(x: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     """Return a number per row (B,), used to detect changed rows: Σ word_i · w_i modulo 2**64, w_i odd."""
     words = x.view(f"u{math.gcd(x.shape[1] * x.itemsize, 8)}")
-    weights = np.arange(1, words.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) | np.uint64(1)
+    weights = np.arange(1, words.shape[1] + 1, dtype=np.uint64) * np.uint64(
+        0x9E3779B97F4A7C15
+    ) | np.uint64(1)
     digests: npt.NDArray[np.uint64] = np.einsum("ij,j->i", words, weights)
     return digests

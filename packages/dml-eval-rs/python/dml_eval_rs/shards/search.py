@@ -66,7 +66,9 @@ def knn_shards(
     k, own_Q, excludes = check_neighbours(k, exclude, exclude_self, len(asking), len(asked))
     if exclude_self:
         own_Q = np.arange(len(asking))
-    kept_G = None if allowed is None else to_allowed(np.asarray(allowed), len(asking), len(asked)).items
+    kept_G = (
+        None if allowed is None else to_allowed(np.asarray(allowed), len(asking), len(asked)).items
+    )
     if kept_G is not None:
         places = np.full(len(asked) + 1, -1)
         places[kept_G] = np.arange(len(kept_G))

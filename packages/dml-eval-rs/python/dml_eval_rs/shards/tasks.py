@@ -69,7 +69,9 @@ def run_tasks(
                 f"map returned a {type(result).__name__}; expected the function's results: if these are futures, wait"
             )
         if result.call != call or not (result.key in waiting or result.key in done):
-            raise ValueError("map returned a result from a different call; expected results of these tasks")
+            raise ValueError(
+                "map returned a result from a different call; expected results of these tasks"
+            )
         if result.key in waiting:  # otherwise the task ran twice, so the first result is used
             done.add(result.key)
             yield waiting.pop(result.key), result.value
@@ -107,7 +109,9 @@ def describe_shards(
             shards, or a side does not contain rows.
     """
     sides = [
-        to_shards(side, name, similarity) for side, name in zip((shards, gallery), names) if side is not None
+        to_shards(side, name, similarity)
+        for side, name in zip((shards, gallery), names)
+        if side is not None
     ]
     unknown = (
         (Work(("describe", number, place)), shard)
@@ -222,17 +226,23 @@ class Call:
         for kind in ("", "ignored_"):
             offsets, all_items = getattr(of, f"{kind}offsets"), getattr(of, f"{kind}items")
             if offsets is not None:
-                starts, ends = (of[index(queries)].astype(np.int64) for of in (offsets[:-1], offsets[1:]))
+                starts, ends = (
+                    of[index(queries)].astype(np.int64) for of in (offsets[:-1], offsets[1:])
+                )
                 sizes = ends - starts
                 before = np.cumsum(sizes) - sizes
                 listed = all_items[np.repeat(starts - before, sizes) + np.arange(sizes.sum())]
                 place, inside = _find(listed.astype(np.int64), items)
                 query = np.repeat(np.arange(len(sizes)), sizes)[inside]
-                found[f"{kind}offsets"] = np.searchsorted(query, np.arange(len(sizes) + 1)).astype(np.uint64)
+                found[f"{kind}offsets"] = np.searchsorted(query, np.arange(len(sizes) + 1)).astype(
+                    np.uint64
+                )
                 found[f"{kind}items"] = place[inside].astype(np.uint32)
         return Relation(**found)
 
-    def run(self, function: Callable[..., Any], tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
+    def run(
+        self, function: Callable[..., Any], tasks: Iterable[Task]
+    ) -> Iterator[tuple[Task, Any]]:
         """Yield tasks with the values, and check the rows' digests.
 
         Tasks must be a key, a part of the queries, a part of the gallery or None, and further entries. The function is
@@ -291,7 +301,9 @@ def begin_call(
     """Return a call with a relation, and stand-ins for both sides' rows, which do not use memory."""
     found = describe_shards(shards, gallery, options["similarity"], map)
     stand_ins = [
-        np.broadcast_to(np.zeros((), of[0].dtype), (sum(shard.shape[0] for shard in of), of[0].shape[1]))
+        np.broadcast_to(
+            np.zeros((), of[0].dtype), (sum(shard.shape[0] for shard in of), of[0].shape[1])
+        )
         for of in found
     ]
     rows = Sides(stand_ins[0], stand_ins[1] if gallery is not None else None)
@@ -303,7 +315,11 @@ def begin_call(
 
 
 def _compute(
-    function: Callable[..., Any], options: dict[str, Any], queries: Part, gallery: Part | None, *entries: Any
+    function: Callable[..., Any],
+    options: dict[str, Any],
+    queries: Part,
+    gallery: Part | None,
+    *entries: Any,
 ) -> tuple[list[npt.NDArray[np.uint64]], Any]:
     """Read the parts, call the function, and return the rows' digests and the function's value.
 
@@ -325,7 +341,9 @@ def _compute(
     return [digest_rows(x) for x in loaded.rows], value
 
 
-def _find(wanted: npt.NDArray[np.int64], rows: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _find(
+    wanted: npt.NDArray[np.int64], rows: Any
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Return the places of the wanted rows in sorted rows, and which rows are present."""
     if isinstance(rows, range):
         return wanted - rows.start, (wanted >= rows.start) & (wanted < rows.stop)

@@ -90,7 +90,11 @@ def _find_crossings(
     order_P = np.sort(rates.to_order(np.concatenate(scores)))
     positives = rates.scores_of(order_P)
     ranks = rates.first_rejected(names, n_negative)
-    given: Any = {"positives": positives, "negatives": n_negative, "threads": call.options["threads"]}
+    given: Any = {
+        "positives": positives,
+        "negatives": n_negative,
+        "threads": call.options["threads"],
+    }
     levels: Any = {"ranks": ranks, "equal_errors": "eer" in names}
     ranges = _native.begin_searches(sample[0], **levels, **given)
     found: list[tuple[float, int, int] | None] = [None] * len(ranges)
@@ -121,7 +125,10 @@ def _find_crossings(
 
 
 def _observe(
-    call: Call, name: str, ranges: npt.NDArray[np.float64], positives: npt.NDArray[np.float64] | None
+    call: Call,
+    name: str,
+    ranges: npt.NDArray[np.float64],
+    positives: npt.NDArray[np.float64] | None,
 ) -> tuple[list[_Observed], npt.NDArray[np.uint64] | None]:
     """Count the negatives in each search's range (S, 4), and between adjacent positives (P,)."""
     capacity = _KEPT // max(1, len(ranges))
@@ -132,7 +139,11 @@ def _observe(
     tasks = call.run_tiles(name, _on_pair, lambda _: (_native.count_pairs, searching))
     for _, (found, counted) in tasks:
         for i, (old, new) in enumerate(zip(observed, found, strict=True)):
-            observed[i] = (old[0] + new[0], old[1] + new[1], *_join_kept(old[2:], new[2:], capacity))
+            observed[i] = (
+                old[0] + new[0],
+                old[1] + new[1],
+                *_join_kept(old[2:], new[2:], capacity),
+            )
         slots = counted if slots is None else slots + counted
     return observed, slots
 
@@ -148,7 +159,9 @@ def _join_kept(a: _Kept, b: _Kept, capacity: int) -> _Kept:
         zeros += 1
 
 
-def _on_pair(loaded: Loaded, relation: Relation, function: Callable[..., Any], more: dict[str, Any]) -> Any:
+def _on_pair(
+    loaded: Loaded, relation: Relation, function: Callable[..., Any], more: dict[str, Any]
+) -> Any:
     """Call a core function with the rows of both blocks."""
     return function(*loaded.pair, relation, first=loaded.first, **loaded.options, **more)
 

@@ -45,8 +45,12 @@ class AcceptedPairs:
 
     def swapped_curves(self, other: AcceptedPairs, is_swapped_RI: _Floats) -> _Curves:
         """Return FAR and TAR (R, T + 1) when some identities use the other model's pairs."""
-        negatives_RT = self.negatives.sum(axis=0) + is_swapped_RI @ (other.negatives - self.negatives)
-        positives_RT = self.positives.sum(axis=0) + is_swapped_RI @ (other.positives - self.positives)
+        negatives_RT = self.negatives.sum(axis=0) + is_swapped_RI @ (
+            other.negatives - self.negatives
+        )
+        positives_RT = self.positives.sum(axis=0) + is_swapped_RI @ (
+            other.positives - self.positives
+        )
         return _rates(negatives_RT), _rates(positives_RT)
 
 
@@ -65,7 +69,11 @@ class Identities:
     def score(self, pairs_M2: npt.NDArray[np.uint32]) -> _Floats:
         """Return the scores (M,) of pairs."""
         return _native.pair_scores(
-            self.sides.queries, self.sides.gallery, pairs_M2, similarity=self.similarity, threads=self.threads
+            self.sides.queries,
+            self.sides.gallery,
+            pairs_M2,
+            similarity=self.similarity,
+            threads=self.threads,
         )
 
     def count(self, depth: int) -> AcceptedPairs:
@@ -106,7 +114,9 @@ class Identities:
         assert self.given is not None
         negatives, positives = counts
         pairs_M2, positive_M, score_M = self.given
-        _add_accepted(positives, of_query[pairs_M2[positive_M, 0]], threshold_T, score_M[positive_M])
+        _add_accepted(
+            positives, of_query[pairs_M2[positive_M, 0]], threshold_T, score_M[positive_M]
+        )
         for query_M in pairs_M2[~positive_M].T[: 2 if self.sides.gallery is None else 1]:
             _add_accepted(negatives, of_query[query_M], threshold_T, score_M[~positive_M])
 
@@ -132,7 +142,10 @@ class Identities:
                 square_q, key_T = _squares(arrays[0]), threshold_T * np.abs(threshold_T)
             offsets, key_M, _ = _native.find_positives(*arrays, **options)
             number_q = np.diff(offsets).astype(np.int64)
-            identity_M, square_M = np.repeat(of_query[row_q], number_q), np.repeat(square_q, number_q)
+            identity_M, square_M = (
+                np.repeat(of_query[row_q], number_q),
+                np.repeat(square_q, number_q),
+            )
             _add_accepted(positives, identity_M, key_T, key_M / square_M)
             accepted = []
             # The core is slow only when many keys are low, so high and low keys are counted separately.
@@ -150,7 +163,9 @@ class Identities:
                 ).reshape(-1, t + 1)
                 accepted.append(np.cumsum(number_qt[:, :t], axis=1))
             every_q = len(label_G) - matches_Q[row_q]
-            np.add.at(negatives, of_query[row_q], np.column_stack([*accepted, every_q]).astype(np.float64))
+            np.add.at(
+                negatives, of_query[row_q], np.column_stack([*accepted, every_q]).astype(np.float64)
+            )
 
 
 def depth_for(shares: Sequence[float]) -> int:
@@ -165,13 +180,21 @@ def resample(name: str, models: Sequence[AcceptedPairs], seed: int) -> _Floats:
     parts = []
     for rows in batches(RESAMPLES, n):
         cell_RI = rng.integers(0, n, (rows, n)) + n * np.arange(rows)[:, None]
-        weight_RI = np.bincount(cell_RI.reshape(-1), minlength=rows * n).reshape(rows, n).astype(np.float64)
-        parts.append(np.stack([_measure(name, *model.curves(weight_RI)) for model in models], axis=1))
+        weight_RI = (
+            np.bincount(cell_RI.reshape(-1), minlength=rows * n).reshape(rows, n).astype(np.float64)
+        )
+        parts.append(
+            np.stack([_measure(name, *model.curves(weight_RI)) for model in models], axis=1)
+        )
     values = np.concatenate(parts)
     values = values[np.isfinite(values).all(axis=1)]
     if n < 2 or len(values) == 0:
-        raise ValueError(f"the pairs have {n} identities; expected 2 or more, and more positive pairs")
-    measured: _Floats = values - [_measure(name, *model.curves(np.ones((1, n))))[0] for model in models]
+        raise ValueError(
+            f"the pairs have {n} identities; expected 2 or more, and more positive pairs"
+        )
+    measured: _Floats = values - [
+        _measure(name, *model.curves(np.ones((1, n))))[0] for model in models
+    ]
     return measured
 
 
@@ -189,7 +212,9 @@ def count_extreme(name: str, mine: AcceptedPairs, theirs: AcceptedPairs, seed: i
     return sum(int(np.count_nonzero(distances(is_swapped_RI) >= least)) for is_swapped_RI in drawn)
 
 
-def _add_accepted(counts: _Floats, identity_M: _Rows, threshold_T: _Floats, score_M: _Floats) -> None:
+def _add_accepted(
+    counts: _Floats, identity_M: _Rows, threshold_T: _Floats, score_M: _Floats
+) -> None:
     """Add accepted pairs to the identities' counts (I, T + 1); thresholds must be in descending order."""
     T = len(threshold_T)
     # Find the first threshold that accepts the pair.

@@ -62,7 +62,9 @@ def check_relation(relation: Relation) -> Relation:
     if relation.offsets is not None:
         raise ValueError("labels is a Relevance; expected an array or Labels")
     if relation.ignored_offsets is not None:
-        raise ValueError("labels have ignored items, which verification can't exclude; expected none")
+        raise ValueError(
+            "labels have ignored items, which verification can't exclude; expected none"
+        )
     return relation
 
 
@@ -124,22 +126,30 @@ def measure_distances(positives: Counts, negatives: Counts, names: list[str]) ->
     return measure_scores(to_order(scores), positives[::-1], negatives[::-1], names)
 
 
-def measure_scores(order: Order, positives: Counts, negatives: Counts, names: list[str]) -> Verification:
+def measure_scores(
+    order: Order, positives: Counts, negatives: Counts, names: list[str]
+) -> Verification:
     """Compute the metrics, given the number of pairs per distinct score; scores must be sorted."""
     # n and p count the pairs with at least this score. The last entry is 0, above all scores.
-    n, p = (np.append(np.cumsum(of[::-1].astype(np.int64))[::-1], 0) for of in (negatives, positives))
+    n, p = (
+        np.append(np.cumsum(of[::-1].astype(np.int64))[::-1], 0) for of in (negatives, positives)
+    )
     n_negative, n_positive = int(n[0]), int(p[0])
 
     def point(is_enough: Callable[[int, int], bool]) -> Point:
         """Find the largest score that accepts enough negatives and positives."""
         places = range(len(order))[::-1]
-        at = places[bisect_left(places, True, key=lambda place: is_enough(int(n[place]), int(p[place])))]
+        at = places[
+            bisect_left(places, True, key=lambda place: is_enough(int(n[place]), int(p[place])))
+        ]
         return from_order(int(order[at])), int(n[at + 1]), int(n[at]), int(p[at + 1]), int(p[at])
 
     limits = [accepted_at_most(share, n_negative) for share in shares_of(names).values()]
     points = [point(lambda n, p, limit=limit: n > limit) for limit in limits]  # type: ignore[misc]
     if "eer" in names:
-        points.append(point(lambda n, p: n_positive * n + n_negative * p >= n_positive * n_negative))
+        points.append(
+            point(lambda n, p: n_positive * n + n_negative * p >= n_positive * n_negative)
+        )
     slots = None
     if wants_slots(names):
         is_positive = positives > 0
@@ -171,9 +181,13 @@ def first_rejected(names: list[str], n_negative: int) -> list[int]:
 def check_numbers(n_positive: int, n_negative: int) -> tuple[int, int]:
     """Return both numbers of pairs, or raise a ValueError if a number is 0."""
     if n_positive == 0:
-        raise ValueError(f"none of the {n_negative} pairs has equal labels; expected at least one positive")
+        raise ValueError(
+            f"none of the {n_negative} pairs has equal labels; expected at least one positive"
+        )
     if n_negative == 0:
-        raise ValueError(f"all {n_positive} pairs match; expected at least one negative (impostor) pair")
+        raise ValueError(
+            f"all {n_positive} pairs match; expected at least one negative (impostor) pair"
+        )
     return n_positive, n_negative
 
 

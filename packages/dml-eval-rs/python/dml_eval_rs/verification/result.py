@@ -85,7 +85,9 @@ class Verification(Measured):
         deviation_R1 = by_identity.resample(name, [self._count(self._shares())], seed)
         return comparison.percentiles(np.clip(value + deviation_R1[:, 0], 0, 1), level)
 
-    def compare(self, other: Verification, name: str, *, level: float = 0.95, seed: int = 0) -> Comparison:
+    def compare(
+        self, other: Verification, name: str, *, level: float = 0.95, seed: int = 0
+    ) -> Comparison:
         """Compare models on the same pairs, using a paired permutation test over identities.
 
         Under the null hypothesis that the models are equal, the models' counts are swapped with probability 1/2 per
@@ -106,11 +108,15 @@ class Verification(Measured):
             mine_F: Any = self.fold_accuracy
             theirs_F: Any = other.fold_accuracy
             _check_same(len(mine_F) == len(theirs_F))
-            return compare_differences(name, mine_F - theirs_F, difference, None, level, seed, unit="folds")
+            return compare_differences(
+                name, mine_F - theirs_F, difference, None, level, seed, unit="folds"
+            )
         shares = [*self._shares(), *other._shares()]
         mine, theirs = self._count(shares), other._count(shares)
         kinds = (mine.negatives, theirs.negatives), (mine.positives, theirs.positives)
-        _check_same(all(np.array_equal(ours_IT[:, -1], theirs_IT[:, -1]) for ours_IT, theirs_IT in kinds))
+        _check_same(
+            all(np.array_equal(ours_IT[:, -1], theirs_IT[:, -1]) for ours_IT, theirs_IT in kinds)
+        )
         deviation_R = by_identity.resample(name, [mine, theirs], seed) @ np.array([1.0, -1.0])
         interval = comparison.percentiles(difference + deviation_R, level)
         p = comparison.p_value(by_identity.count_extreme(name, mine, theirs, seed))
@@ -119,12 +125,20 @@ class Verification(Measured):
     def to_dict(self) -> dict[str, float]:
         """Return the metrics, thresholds as ``"threshold/<metric>"``, and the counts, to be saved as JSON."""
         thresholds = {f"threshold/{name}": threshold for name, threshold in self.thresholds.items()}
-        return {**self._values, **thresholds, "n_positive": self.n_positive, "n_negative": self.n_negative}
+        return {
+            **self._values,
+            **thresholds,
+            "n_positive": self.n_positive,
+            "n_negative": self.n_negative,
+        }
 
     def table(self) -> Table:
         """Return the metrics' titles and values, and the numbers of pairs."""
         rows = [(title_of(name), f"{value:.4f}") for name, value in self.items()]
-        numbers = [("positive pairs", f"{self.n_positive:,}"), ("negative pairs", f"{self.n_negative:,}")]
+        numbers = [
+            ("positive pairs", f"{self.n_positive:,}"),
+            ("negative pairs", f"{self.n_negative:,}"),
+        ]
         return Table([*rows, *numbers])
 
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
@@ -155,4 +169,6 @@ def _check_resampled(name: str) -> None:
 
 def _check_same(are_same: bool) -> None:
     if not are_same:
-        raise ValueError("the results have different pairs; expected the same pairs and labels in both")
+        raise ValueError(
+            "the results have different pairs; expected the same pairs and labels in both"
+        )

@@ -92,7 +92,9 @@ def verify(
     names = rates.check_names(metrics, in_folds=folds is not None)
     threads = arguments.threads(threads)
     if folds is not None and pairs is None:
-        raise ValueError("folds is given without pairs; expected both, because folds divide the given pairs")
+        raise ValueError(
+            "folds is given without pairs; expected both, because folds divide the given pairs"
+        )
     if pairs is not None and peers is not None:
         raise ValueError("pairs and peers are both given; expected only one")
     given, relation = rates.check_sides(embeddings, labels, gallery, gallery_labels, similarity)
@@ -125,7 +127,10 @@ def verify(
 
 
 def _verify_pairs(
-    identities: Identities, pairs_M2: npt.NDArray[np.int64], fold_M: npt.NDArray[Any] | None, names: list[str]
+    identities: Identities,
+    pairs_M2: npt.NDArray[np.int64],
+    fold_M: npt.NDArray[Any] | None,
+    names: list[str],
 ) -> Verification:
     """Measure the given pairs, excluding junk and pairs with equal labels and groups; all scores are in memory."""
     relation = identities.relation
@@ -196,9 +201,13 @@ def _check_pairs(pairs: object, sides: Sides, relation: Relation) -> npt.NDArray
     given = len(sides.queries), len(sides.items)
     pairs_M2 = to_array(pairs, "pairs", 2)
     if pairs_M2.ndim != 2 or pairs_M2.shape[1] != 2 or len(pairs_M2) == 0:
-        raise ValueError(f"pairs has shape {pairs_M2.shape}; expected (pairs, 2) with at least one pair")
+        raise ValueError(
+            f"pairs has shape {pairs_M2.shape}; expected (pairs, 2) with at least one pair"
+        )
     if pairs_M2.dtype.kind not in "iu":
-        raise TypeError(f"pairs has dtype {pairs_M2.dtype}; expected integers, the indices of two items")
+        raise TypeError(
+            f"pairs has dtype {pairs_M2.dtype}; expected integers, the indices of two items"
+        )
     bad_M = ((pairs_M2 < 0) | (pairs_M2 >= np.array(given))).any(axis=1)
     expected = "nonnegative indices below {} and {}".format(*given)
     if sides.gallery is None and not bad_M.any():
@@ -248,7 +257,10 @@ class OpenSet(Tabular):
     def table(self) -> Table:
         """Return the DIR per FAR, with the numbers of queries."""
         rows = [(f"DIR@FAR={far:g}", f"{value:.4f}") for far, value in self.dir.items()]
-        numbers = [("known queries", f"{self.n_known:,}"), ("unknown queries", f"{self.n_unknown:,}")]
+        numbers = [
+            ("known queries", f"{self.n_known:,}"),
+            ("unknown queries", f"{self.n_unknown:,}"),
+        ]
         return Table([*rows, *numbers])
 
 
@@ -291,7 +303,9 @@ def open_set(
     n_known = int(np.count_nonzero(known_Q))
     n_unknown = len(known_Q) - n_known
     if n_known == 0 or n_unknown == 0:
-        raise ValueError(f"{n_known} of {len(known_Q)} labels are in the gallery; expected some, not all")
+        raise ValueError(
+            f"{n_known} of {len(known_Q)} labels are in the gallery; expected some, not all"
+        )
     options: Any = {"exclude_self": sides.gallery is None, "threads": threads, "progress": progress}
     _, nearest_Q1 = knn(sides.queries, sides.gallery, 1, similarity=similarity, **options)
     pairs_Q2 = np.stack([np.arange(len(code_Q)), nearest_Q1[:, 0]], axis=1).astype(np.uint32)
@@ -315,5 +329,7 @@ def _check_far(far: Any) -> list[float]:
         raise TypeError(f"far is {far!r}; expected numbers between 0 and 1") from error
     for share in shares:
         if not 0 < share < 1:
-            raise ValueError(f"far contains {share}; expected numbers between 0 and 1, for example 0.001")
+            raise ValueError(
+                f"far contains {share}; expected numbers between 0 and 1, for example 0.001"
+            )
     return list(dict.fromkeys(shares))

@@ -25,14 +25,18 @@ from dml_losses.functional.cos_face import cos_face as cos_face
 from dml_losses.functional.curricular_face import curricular_face as curricular_face
 from dml_losses.functional.heated_up_softmax import heated_up_softmax as heated_up_softmax
 from dml_losses.functional.info_nce import info_nce as info_nce
-from dml_losses.functional.instance_cross_entropy import instance_cross_entropy as instance_cross_entropy
+from dml_losses.functional.instance_cross_entropy import (
+    instance_cross_entropy as instance_cross_entropy,
+)
 from dml_losses.functional.koleo import koleo as koleo
 from dml_losses.functional.multi_similarity import multi_similarity as multi_similarity
 from dml_losses.functional.norm_softmax import norm_softmax as norm_softmax
 from dml_losses.functional.proxy_anchor import proxy_anchor as proxy_anchor
 from dml_losses.functional.proxy_nca import proxy_nca as proxy_nca
 from dml_losses.functional.ranked_list import ranked_list as ranked_list
-from dml_losses.functional.recall_at_k_surrogate import recall_at_k_surrogate as recall_at_k_surrogate
+from dml_losses.functional.recall_at_k_surrogate import (
+    recall_at_k_surrogate as recall_at_k_surrogate,
+)
 from dml_losses.functional.siglip import siglip as siglip
 from dml_losses.functional.smooth_ap import smooth_ap as smooth_ap
 from dml_losses.functional.soft_triple import soft_triple as soft_triple
@@ -43,4 +47,6 @@ from dml_losses.functional.sup_ap import sup_ap as sup_ap
 from dml_losses.functional.sup_con import sup_con as sup_con
 from dml_losses.functional.triplet import triplet as triplet
 
-__all__ = [name for name, value in list(vars().items()) if isfunction(value) and name != "isfunction"]
+__all__ = [
+    name for name, value in list(vars().items()) if isfunction(value) and name != "isfunction"
+]

@@ -65,7 +65,11 @@ def limit_norms(embeddings: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def _quality_margins(
-    rows: torch.Tensor, norm_mean: torch.Tensor, norm_std: torch.Tensor, margin: float, concentration: float
+    rows: torch.Tensor,
+    norm_mean: torch.Tensor,
+    norm_std: torch.Tensor,
+    margin: float,
+    concentration: float,
 ) -> torch.Tensor:
     """Compute, for rows (N, D), the angular margins −m·q and the additive margins m·(1 + q), (N, 2)."""
     norms = limit_norms(rows)

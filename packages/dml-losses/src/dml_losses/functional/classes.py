@@ -47,7 +47,9 @@ class Virtual:
                 torch.cat((self.class_weights, *further)),
             )
 
-    def constants(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    def constants(
+        self, like: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
         """Return the constants: embeddings, labels and extra classes' weights, in the device and dtype of `like`."""
         rows, *further = (
             full_precision(some.detach()).to(like.device, like.dtype)
@@ -67,7 +69,10 @@ def takes_virtual(forward: _Forward) -> _Forward:
 
 
 def class_inputs(
-    embeddings: torch.Tensor, labels: torch.Tensor, class_weights: ClassWeights, centers_per_class: int = 1
+    embeddings: torch.Tensor,
+    labels: torch.Tensor,
+    class_weights: ClassWeights,
+    centers_per_class: int = 1,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Check the inputs of a class loss, and return embeddings, labels (int64) and class weights in a common precision.
 
@@ -83,7 +88,9 @@ def class_inputs(
             tensors) a label is outside [0, C). The classes of a rank are checked by `ShardedClasses`.
     """
     check_batch(embeddings, labels)
-    weights = class_weights if isinstance(class_weights, torch.Tensor) else class_weights.class_weights
+    weights = (
+        class_weights if isinstance(class_weights, torch.Tensor) else class_weights.class_weights
+    )
     if isinstance(class_weights, (torch.Tensor, Virtual)):
         check_class_weights(embeddings, labels, weights, rows_per_class=centers_per_class)
     features, weights = common_precision(embeddings, weights)

@@ -43,7 +43,9 @@ def contrastive(
 def _terms(block: Block, margin: float) -> torch.Tensor:
     positive_RP = block.positive / (block.num_positives.clamp_min(1) * block.num_queries)[:, None]
     # ½·d² = 1 − aᵀb, whose derivative is constant.
-    value = (1 - block.similarity[:, block.columns]).where(block.positive, 0).mul_(positive_RP).sum()
+    value = (
+        (1 - block.similarity[:, block.columns]).where(block.positive, 0).mul_(positive_RP).sum()
+    )
 
     distance_RG = block.similarity.mul_(-2).add_(2).clamp_min_(0).sqrt_()
     shortfall_RG = torch.rsub(distance_RG, margin).clamp_min_(0)

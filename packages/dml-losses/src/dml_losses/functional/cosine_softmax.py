@@ -103,14 +103,22 @@ def cosine_softmax(
     with torch.no_grad():
         column_NK = (labels[:, None] - (first or 0)) * centers_per_class
         column_NK = column_NK + torch.arange(centers_per_class, device=labels.device)
-        inverse = [inverse_norms(some) if normalise_weights else some.new_ones(len(some)) for some in parts]
-        cosine_N1, nearest_N1, inverse_N1 = _find_true(rows_ND, column_NK, parts, torch.cat(inverse), sharded)
+        inverse = [
+            inverse_norms(some) if normalise_weights else some.new_ones(len(some)) for some in parts
+        ]
+        cosine_N1, nearest_N1, inverse_N1 = _find_true(
+            rows_ND, column_NK, parts, torch.cat(inverse), sharded
+        )
         if sharded:
             all_reduce_(cosine_N1)
         if row_margins is None:
-            target_N1, slope_N1 = apply_margin(cosine_N1 * scale, scale, angular_margin, cosine_margin)
+            target_N1, slope_N1 = apply_margin(
+                cosine_N1 * scale, scale, angular_margin, cosine_margin
+            )
         else:
-            margins = torch.cat([row_margins(some) for some in (rows, constant_rows)]).to(rows_ND.dtype)
+            margins = torch.cat([row_margins(some) for some in (rows, constant_rows)]).to(
+                rows_ND.dtype
+            )
             target_N1, slope_N1 = apply_row_margins(cosine_N1 * scale, scale, margins)
         threshold_N1 = None if progress is None else turn(cosine_N1.clamp(-1, 1), angular_margin)
     gap_N1 = _Gap.apply(
@@ -119,7 +127,9 @@ def cosine_softmax(
         0 < rows_ND.shape[0] * weights.shape[0] <= most,
     )  # fmt: skip
     # Use 1 − p_y = σ(gap) and −log p_y = −log σ(−gap) to avoid the difference of nearly equal numbers.
-    losses_N1 = -logsigmoid(-gap_N1) if positive_in_denominator else gap_N1.where(gap_N1 != -torch.inf, 0)
+    losses_N1 = (
+        -logsigmoid(-gap_N1) if positive_in_denominator else gap_N1.where(gap_N1 != -torch.inf, 0)
+    )
     value: torch.Tensor = losses_N1.mean()
     return sum_gradient_over_ranks(value) if sharded else value
 
@@ -136,7 +146,9 @@ def _find_true(
     for some in weights:
         if some.shape[0]:  # a rank can have no class
             here_NK = (column_NK - first).clamp(0, some.shape[0] - 1)
-            dots = [some.index_select(0, here_N).mul_(rows_ND).sum(1) for here_N in here_NK.unbind(1)]
+            dots = [
+                some.index_select(0, here_N).mul_(rows_ND).sum(1) for here_N in here_NK.unbind(1)
+            ]
             dot_NK = torch.stack(dots, 1).where(here_NK + first == column_NK, dot_NK)
         first += some.shape[0]
     index_NK = column_NK
@@ -154,7 +166,9 @@ class _Comparison(NamedTuple):
 
     weights_CD: torch.Tensor
     rows_ND: torch.Tensor
-    column_NK: torch.Tensor  # the true class's weights; outside of [0, C) if `weights_CD` lacks the class
+    column_NK: (
+        torch.Tensor
+    )  # the true class's weights; outside of [0, C) if `weights_CD` lacks the class
     nearest_N1: torch.Tensor  # the nearest of these weights
     pull_N1: torch.Tensor  # −∂target/∂(x_nᵀ w_c) of this weight, without the scale
     inverse_norm_C: torch.Tensor
@@ -176,13 +190,18 @@ class _Comparison(NamedTuple):
         most = _BLOCK_ELEMENTS.get(self.rows_ND.device.type, 2**26)
         step_R, step_L = max(_FEWEST_ROWS, most // max(num_columns, 1)), max(num_columns, 1)
         if kept_NC is None:
-            step_R, step_L = num_rows, max(_FEWEST_COLUMNS, most // num_rows, centers) // centers * centers
+            step_R, step_L = (
+                num_rows,
+                max(_FEWEST_COLUMNS, most // num_rows, centers) // centers * centers,
+            )
             scratch_NL = self.rows_ND.new_empty(num_rows, min(step_L, num_columns))
         for start_R, start_L in product(range(0, num_rows, step_R), range(0, num_columns, step_L)):
             rows, columns = slice(start_R, start_R + step_R), slice(start_L, start_L + step_L)
             slopes = self.inverse_norm_C[columns]
             logits_RL = scratch_NL[:, : len(slopes)] if kept_NC is None else kept_NC[rows]
-            torch.mm(self.rows_ND[rows], self.weights_CD[columns].T, out=logits_RL).mul_(slopes * self.scale)
+            torch.mm(self.rows_ND[rows], self.weights_CD[columns].T, out=logits_RL).mul_(
+                slopes * self.scale
+            )
             if centers > 1:
                 keep_nearest_centers_(logits_RL, centers)
             if self.threshold_N1 is not None and self.progress is not None:
@@ -195,7 +214,9 @@ class _Comparison(NamedTuple):
 def _put_(block_RL: torch.Tensor, column_RK: torch.Tensor, number: torch.Tensor | float) -> None:
     """Write a number into columns of each row, unless they are outside of the block."""
     here_RK = column_RK.clamp(0, block_RL.shape[1] - 1)
-    block_RL.scatter_(1, here_RK, torch.where(here_RK == column_RK, number, block_RL.gather(1, here_RK)))
+    block_RL.scatter_(
+        1, here_RK, torch.where(here_RK == column_RK, number, block_RL.gather(1, here_RK))
+    )
 
 
 _COMPARISON = (
@@ -204,7 +225,9 @@ _COMPARISON = (
 )
 
 
-def _compute(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def _compute(
+    *inputs: Any,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute log Σ_{c≠y} e^{z_c} − target (N, 1), and the next four inputs of `_differentiate`.
 
     Inputs, after `_Comparison`: the number of rows that aren't constant; constant weights and their inverse norms; the
@@ -215,7 +238,9 @@ def _compute(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, to
     comparisons = [own]
     for some, inverse in zip(constant_weights, constant_inverse_norms):
         column_NK = comparisons[-1].column_NK - len(comparisons[-1].weights_CD)
-        comparisons.append(own._replace(weights_CD=some, column_NK=column_NK, inverse_norm_C=inverse))
+        comparisons.append(
+            own._replace(weights_CD=some, column_NK=column_NK, inverse_norm_C=inverse)
+        )
     kept_NC = own.rows_ND.new_empty(len(own.rows_ND) if keeps else 0, len(own.weights_CD))
     pushed_BD = torch.zeros_like(own.rows_ND[: batch if constant_weights else 0])
     # Without negatives, −∞ − highest must not be NaN.
@@ -234,7 +259,9 @@ def _compute(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, to
             if comparison is not own or keeps:
                 block_RL.mul_(slopes)
             if comparison is not own:
-                pushed_BD.mul_(decay_R1[:batch]).addmm_(block_RL[:batch], comparison.weights_CD[columns])
+                pushed_BD.mul_(decay_R1[:batch]).addmm_(
+                    block_RL[:batch], comparison.weights_CD[columns]
+                )
     pushed_BD.mul_((before_N1 - highest_N1).exp_()[: len(pushed_BD)])
     if sharded:
         before_N1, highest_N1 = highest_N1, all_reduce_(highest_N1.clone(), ReduceOp.MAX)
@@ -254,7 +281,17 @@ def _differentiate(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
     the dot products, if they were kept; the upstream gradient (N, 1); which gradients are needed. This part and the
     derivatives still need a factor per row.
     """
-    *shared, batch, highest_N1, total_N1, pushed_BD, kept_NC, upstream_N1, weights_move, rows_move = inputs
+    (
+        *shared,
+        batch,
+        highest_N1,
+        total_N1,
+        pushed_BD,
+        kept_NC,
+        upstream_N1,
+        weights_move,
+        rows_move,
+    ) = inputs
     own = _Comparison(*shared)
     push_N1 = upstream_N1 * own.scale / total_N1.clamp_min(1)  # without negatives, the total is 0
     weights_gradient_CD = torch.empty_like(own.weights_CD if weights_move else own.weights_CD[:0])
@@ -297,7 +334,9 @@ class _Gap(torch.autograd.Function):
             check_no_second_derivatives()
         differentiate = _differentiate_opaque if compiling else _differentiate
         inputs, outputs = ctx.saved_tensors[:8], ctx.saved_tensors[8:]
-        gradients = differentiate(*inputs, *ctx.numbers, *outputs, upstream_N1, *ctx.needs_input_grad[:2])
+        gradients = differentiate(
+            *inputs, *ctx.numbers, *outputs, upstream_N1, *ctx.needs_input_grad[:2]
+        )
         return *gradients, *[None] * 14
 
 
@@ -322,10 +361,19 @@ _differentiate_opaque = torch.library.custom_op(
 def _(*inputs: Any) -> tuple[torch.Tensor, ...]:
     weights, rows, *_, batch, constant_weights, _, _, _, keeps = inputs
     count = rows.shape[0]  # `len` would make it a constant
-    pushed, kept = rows[: batch if constant_weights else 0], (count if keeps else 0, weights.shape[0])
-    return *(rows.new_empty(count, 1) for _ in range(3)), torch.empty_like(pushed), rows.new_empty(kept)
+    pushed, kept = (
+        rows[: batch if constant_weights else 0],
+        (count if keeps else 0, weights.shape[0]),
+    )
+    return (
+        *(rows.new_empty(count, 1) for _ in range(3)),
+        torch.empty_like(pushed),
+        rows.new_empty(kept),
+    )
 
 
 @_differentiate_opaque.register_fake
 def _(*inputs: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.empty_like(side if move else side[:0]) for side, move in zip(inputs[:2], inputs[-2:]))
+    return tuple(
+        torch.empty_like(side if move else side[:0]) for side, move in zip(inputs[:2], inputs[-2:])
+    )

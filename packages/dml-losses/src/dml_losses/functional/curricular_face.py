@@ -40,7 +40,9 @@ def curricular_face(
     Returns:
         The loss, a scalar; zero if there is only one class.
     """
-    return cosine_softmax(embeddings, labels, class_weights, scale, angular_margin=margin, progress=progress)
+    return cosine_softmax(
+        embeddings, labels, class_weights, scale, angular_margin=margin, progress=progress
+    )
 
 
 @torch.no_grad()

@@ -81,10 +81,12 @@ def _terms(block: Block, scale: float, reweight: bool) -> torch.Tensor:
     if reweight:
         # Eq. 13 is a softmax of log(1 − p̂) over the positives, which is accurate even if all 1 − p̂ underflow.
         # Eq. 14 is a softmax of the logits over the negatives, since Σ_i (1 − p̂_i) cancels.
-        weight_RP = _softmax_or_zero((gap_RP.clamp_max(0) - log1p_RP).where(block.positive, -torch.inf)).div_(
-            -2 * block.num_queries
+        weight_RP = _softmax_or_zero(
+            (gap_RP.clamp_max(0) - log1p_RP).where(block.positive, -torch.inf)
+        ).div_(-2 * block.num_queries)
+        negative_weight_R1 = (block.num_positives > 0).to(total_R1.dtype)[:, None] / (
+            2 * block.num_queries
         )
-        negative_weight_R1 = (block.num_positives > 0).to(total_R1.dtype)[:, None] / (2 * block.num_queries)
     else:
         weight_RP = gap_RP.sigmoid().where(block.positive, 0).mul_(-scale / block.num_pairs)
         negative_weight_R1 = -weight_RP.sum(dim=1, keepdim=True)

@@ -46,18 +46,31 @@ def multi_similarity(
     return _loss(embeddings, labels, gallery, gallery_labels, alpha, beta, threshold, epsilon)
 
 
-def _terms(block: Block, alpha: float, beta: float, threshold: float, epsilon: float) -> torch.Tensor:
+def _terms(
+    block: Block, alpha: float, beta: float, threshold: float, epsilon: float
+) -> torch.Tensor:
     negative_RG = block.similarity
     positive_RP = negative_RG[:, block.columns].masked_fill(~block.positive, torch.inf)
     negative_RG[:, block.columns].masked_fill_(block.same, -torch.inf)
-    lowest_R1, highest_R1 = positive_RP.amin(dim=1, keepdim=True), negative_RG.amax(dim=1, keepdim=True)
+    lowest_R1, highest_R1 = (
+        positive_RP.amin(dim=1, keepdim=True),
+        negative_RG.amax(dim=1, keepdim=True),
+    )
     # These comparisons are false for NaN, so that NaN stays selected.
-    positive_RP.masked_fill_(positive_RP - epsilon >= highest_R1, torch.inf).sub_(threshold).mul_(-alpha)
-    negative_RG.masked_fill_(negative_RG + epsilon <= lowest_R1, -torch.inf).sub_(threshold).mul_(beta)
+    positive_RP.masked_fill_(positive_RP - epsilon >= highest_R1, torch.inf).sub_(threshold).mul_(
+        -alpha
+    )
+    negative_RG.masked_fill_(negative_RG + epsilon <= lowest_R1, -torch.inf).sub_(threshold).mul_(
+        beta
+    )
     value = softplus_of_logsumexp(positive_RP) / alpha + softplus_of_logsumexp(negative_RG) / beta
-    negative_RG[:, block.columns] -= positive_RP  # the weights were zero for pairs with the same label
+    negative_RG[:, block.columns] -= (
+        positive_RP  # the weights were zero for pairs with the same label
+    )
     negative_RG.div_(block.num_queries)
     return value / block.num_queries
 
 
-_loss = pair_operator("multi_similarity", "float alpha, float beta, float threshold, float epsilon", _terms)
+_loss = pair_operator(
+    "multi_similarity", "float alpha, float beta, float threshold, float epsilon", _terms
+)

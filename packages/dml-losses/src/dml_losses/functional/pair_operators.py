@@ -10,7 +10,12 @@ import torch
 from dml_losses.arguments import check_batch, check_gallery
 from dml_losses.exchange import BlocksOfRank
 from dml_losses.functional.first_order import check_no_second_derivatives, check_no_transforms
-from dml_losses.functional.pairs import CPU_BLOCK_ROWS, Average, WeightedQueries, value_and_gradients
+from dml_losses.functional.pairs import (
+    CPU_BLOCK_ROWS,
+    Average,
+    WeightedQueries,
+    value_and_gradients,
+)
 from dml_losses.functional.sphere import common_precision, full_precision
 
 # The types of a loss's parameters in a PyTorch schema, and of its terms.
@@ -56,7 +61,9 @@ def similarity_operator(
         share = None
         if num_learned:
             learned, over_ranks, *others = parameters
-            share = BlocksOfRank(len(queries), queries.device) if over_ranks and len(gallery) else None
+            share = (
+                BlocksOfRank(len(queries), queries.device) if over_ranks and len(gallery) else None
+            )
             parameters = (learned.to(queries.dtype), *others)
         with torch.autocast(queries.device.type, enabled=False):
             value, query_move, gallery_move = value_and_gradients(
@@ -91,12 +98,23 @@ def similarity_operator(
         ctx.save_for_backward(*output[1:])
         ctx.num_inputs = len(inputs)
 
-    def backward(ctx: Any, upstream: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(
+        ctx: Any, upstream: torch.Tensor, *_: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
         check_no_second_derivatives()
         queries_gradient, gallery_gradient, learned_gradient = (
             gradient * upstream if gradient.shape[0] else None for gradient in ctx.saved_tensors
         )
-        gradients = queries_gradient, None, gallery_gradient, None, None, None, None, learned_gradient
+        gradients = (
+            queries_gradient,
+            None,
+            gallery_gradient,
+            None,
+            None,
+            None,
+            None,
+            learned_gradient,
+        )
         return (*gradients, *[None] * (ctx.num_inputs - len(gradients)))
 
     operator = torch.library.custom_op(
@@ -143,7 +161,9 @@ def pair_operator(
         ``loss(embeddings, labels, gallery, gallery_labels, *parameters, moves_query, moves_gallery)``, which checks the
         arguments and returns the scalar loss. If a side doesn't move, it is constant and doesn't get a gradient.
     """
-    operator = similarity_operator(name, parameters, terms, symmetric=symmetric, num_learned=num_learned)
+    operator = similarity_operator(
+        name, parameters, terms, symmetric=symmetric, num_learned=num_learned
+    )
 
     def loss(
         embeddings: torch.Tensor,

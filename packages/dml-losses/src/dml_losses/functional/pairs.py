@@ -150,14 +150,18 @@ def value_and_gradients(
     # If the queries are also the gallery, one buffer accumulates both gradients.
     gradient_GD = torch.zeros_like(gallery_GD) if gallery_gradient or within else gallery_GD[:0]
     gradient_QD = (
-        gradient_GD if within else torch.empty_like(query.rows if query_gradient else query.rows[:0])
+        gradient_GD
+        if within
+        else torch.empty_like(query.rows if query_gradient else query.rows[:0])
     )
     if num_gallery == 0:
         gradient_QD.zero_()
     # Reading the range of columns is free on a CPU. On an accelerator it would wait for the device, but masks over all
     # columns are cheap.
     narrow = queries.device.type == "cpu"
-    elements, most = (_CPU_BLOCK_ELEMENTS, cpu_block_rows) if narrow else (_BLOCK_ELEMENTS, num_queries)
+    elements, most = (
+        (_CPU_BLOCK_ELEMENTS, cpu_block_rows) if narrow else (_BLOCK_ELEMENTS, num_queries)
+    )
     step = min(most, max(16, elements // max(num_gallery, 1)))
     starts = range(0, num_queries if num_gallery else 0, step) if share is None else share.starts
     values: list[torch.Tensor] = []
@@ -192,7 +196,9 @@ def value_and_gradients(
             weighted.append(block_value)
         else:
             averaged = isinstance(block_value, Average)
-            values.append(torch.stack(block_value) if isinstance(block_value, Average) else block_value)
+            values.append(
+                torch.stack(block_value) if isinstance(block_value, Average) else block_value
+            )
         if gallery_gradient and not symmetric:
             gradient_GD.addmm_(similarity_RG.T, query_RD)
         if query_gradient:
@@ -201,7 +207,11 @@ def value_and_gradients(
             else:
                 torch.mm(similarity_RG, gallery_GD, out=gradient_QD[rows])
                 through_norm_(gradient_QD[rows], query_RD, query.inverse_norm[rows], unit=True)
-    value = torch.stack(values) if values else queries.new_zeros((0, 1 + num_learned) if num_learned else 0)
+    value = (
+        torch.stack(values)
+        if values
+        else queries.new_zeros((0, 1 + num_learned) if num_learned else 0)
+    )
     value = (value if share is None else share.gather_blocks(value)).sum(dim=0)
     if averaged:
         value, count = value[0], value[1].clamp_min(1)
@@ -211,7 +221,9 @@ def value_and_gradients(
     if weighted:
         assert not gallery_gradient, "WeightedQueries can only scale gradients of queries"
         losses_Q, log_weights_Q = (torch.cat(parts) for parts in zip(*weighted, strict=True))
-        share_Q = torch.softmax(log_weights_Q, dim=0).nan_to_num_(nan=0.0)  # NaN if no query has a weight
+        share_Q = torch.softmax(log_weights_Q, dim=0).nan_to_num_(
+            nan=0.0
+        )  # NaN if no query has a weight
         value = share_Q @ losses_Q
         gradient_QD *= share_Q[:, None] if query_gradient else 1
     if share is not None and within and query_gradient:

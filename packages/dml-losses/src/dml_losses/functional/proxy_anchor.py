@@ -55,7 +55,10 @@ def proxy_anchor(
 def _terms(block: Block, scale: float, margin: float) -> torch.Tensor:
     similarity_RB = block.similarity
     positive_RP = (
-        similarity_RB[:, block.columns].sub(margin).mul_(-scale).masked_fill_(~block.same, -torch.inf)
+        similarity_RB[:, block.columns]
+        .sub(margin)
+        .mul_(-scale)
+        .masked_fill_(~block.same, -torch.inf)
     )
     negative_RB = similarity_RB.add_(margin).mul_(scale)
     negative_RB[:, block.columns].masked_fill_(block.same, -torch.inf)

@@ -33,5 +33,9 @@ def proxy_nca(
     """
     # d = 2 − 2·cos θ, and the 2 cancels between the numerator and the denominator.
     return cosine_softmax(
-        embeddings, labels, class_weights, 2 * scale, positive_in_denominator=positive_in_denominator
+        embeddings,
+        labels,
+        class_weights,
+        2 * scale,
+        positive_in_denominator=positive_in_denominator,
     )

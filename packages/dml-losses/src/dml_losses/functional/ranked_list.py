@@ -85,13 +85,18 @@ def _terms(
     balance: float,
     by_total: bool,
 ) -> torch.Tensor | WeightedQueries:
-    distance_RG = torch.rsub(block.similarity, 2, alpha=2).clamp_min_(0).sqrt_()  # ‖a − b‖² = 2 − 2·aᵀb
+    distance_RG = (
+        torch.rsub(block.similarity, 2, alpha=2).clamp_min_(0).sqrt_()
+    )  # ‖a − b‖² = 2 − 2·aᵀb
     distance_RP = distance_RG[:, block.columns].clone()
     # A pair at the boundary isn't a violation, so move pairs that aren't in a set to its boundary.
     distance_RG[:, block.columns].masked_fill_(block.same, negative_boundary)
     distance_RP.masked_fill_(~block.positive, positive_boundary)
 
-    violation_RG, violation_RP = torch.rsub(distance_RG, negative_boundary), distance_RP - positive_boundary
+    violation_RG, violation_RP = (
+        torch.rsub(distance_RG, negative_boundary),
+        distance_RP - positive_boundary,
+    )
     weight_RG, log_total_N = _weights(violation_RG, negative_temperature, out=block.similarity)
     weight_RP, log_total_P = _weights(violation_RP, positive_temperature)
     if by_total:

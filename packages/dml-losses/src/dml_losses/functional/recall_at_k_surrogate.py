@@ -48,7 +48,9 @@ def recall_at_k_surrogate(
         ValueError: if there aren't as many temperatures as cut-offs, or a value is out of range.
     """
     cutoffs, temperatures = check_cutoffs(ks, k_temperatures)
-    return _loss(embeddings, labels, gallery, gallery_labels, cutoffs, temperatures, rank_temperature)
+    return _loss(
+        embeddings, labels, gallery, gallery_labels, cutoffs, temperatures, rank_temperature
+    )
 
 
 def check_cutoffs(

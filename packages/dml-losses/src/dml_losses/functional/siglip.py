@@ -64,4 +64,6 @@ def _terms(block: Block, learned: torch.Tensor) -> torch.Tensor:
     return torch.stack((value / block.num_queries, scale_slope, weight_RG.sum()))
 
 
-_loss = pair_operator("siglip", "Tensor learned, bool over_ranks", _terms, symmetric=True, num_learned=2)
+_loss = pair_operator(
+    "siglip", "Tensor learned, bool over_ranks", _terms, symmetric=True, num_learned=2
+)

@@ -41,7 +41,9 @@ def smooth_ap(
     return _loss(embeddings, labels, gallery, gallery_labels, temperature)
 
 
-def precision_loss(above_RI: torch.Tensor, below_RI: torch.Tensor, present_RI: torch.Tensor) -> RankLoss:
+def precision_loss(
+    above_RI: torch.Tensor, below_RI: torch.Tensor, present_RI: torch.Tensor
+) -> RankLoss:
     """Compute 1 − AP = mean_i B/(1 + A + B) for each query; see `rank_terms`."""
     weight_RI = present_RI.to(above_RI.dtype)
     weight_RI /= weight_RI.sum(dim=1, keepdim=True).clamp_min(1)

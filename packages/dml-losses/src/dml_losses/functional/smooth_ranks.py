@@ -111,9 +111,13 @@ class Pairs:
         positives_RP = block.similarity[:, block.columns].masked_fill(~block.positive, -torch.inf)
         block.similarity[:, block.columns].masked_fill_(block.same, -torch.inf)
         most = int(block.num_positives.max())
-        place_RI = block.positive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
+        place_RI = block.positive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[
+            :, :most
+        ]
         present_RI = torch.arange(most, device=place_RI.device) < block.num_positives[:, None]
-        return cls(positives_RP, block.similarity, place_RI, positives_RP.gather(1, place_RI), present_RI)
+        return cls(
+            positives_RP, block.similarity, place_RI, positives_RP.gather(1, place_RI), present_RI
+        )
 
     def differences(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Yield i, the queries with an i-th positive, and how far positives (N, P) and negatives (N, G) exceed it."""

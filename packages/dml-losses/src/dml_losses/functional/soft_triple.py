@@ -42,7 +42,9 @@ def soft_triple(
     Returns:
         The loss, a scalar. The first term is zero if there is only one class, the second if K = 1.
     """
-    features_BD, labels, weights = class_inputs(embeddings, labels, class_weights, centers_per_class)
+    features_BD, labels, weights = class_inputs(
+        embeddings, labels, class_weights, centers_per_class
+    )
     similarity_BCK = cosines(features_BD, weights).reshape(len(features_BD), -1, centers_per_class)
     share_BCK = (similarity_BCK / center_temperature).softmax(dim=2)
     similarity_BC = (share_BCK * similarity_BCK).sum(dim=2)

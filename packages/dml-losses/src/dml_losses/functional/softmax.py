@@ -27,7 +27,12 @@ def softmax(
     """
     if not isinstance(class_weights, torch.Tensor):
         return cosine_softmax(
-            embeddings, labels, class_weights, 1.0, normalise=lambda rows: rows, normalise_weights=False
+            embeddings,
+            labels,
+            class_weights,
+            1.0,
+            normalise=lambda rows: rows,
+            normalise_weights=False,
         )
     features_BD, labels, weights_CD = class_inputs(embeddings, labels, class_weights)
     with torch.autocast(features_BD.device.type, enabled=False):

@@ -62,7 +62,9 @@ def unit_rows(x: torch.Tensor) -> torch.Tensor:
 def inverse_norms(x_ND: torch.Tensor) -> torch.Tensor:
     """Compute 1/‖x_i‖, (N,), or 0 if a row has no direction (see `unit_rows`)."""
     norm_N = torch.linalg.vector_norm(x_ND, dim=1)
-    return torch.where(norm_N > torch.finfo(norm_N.dtype).tiny ** 0.5, norm_N, torch.inf).reciprocal_()
+    return torch.where(
+        norm_N > torch.finfo(norm_N.dtype).tiny ** 0.5, norm_N, torch.inf
+    ).reciprocal_()
 
 
 def through_norm_(

@@ -34,5 +34,10 @@ def sub_center_arc_face(
         The loss, a scalar; zero if there is only one class.
     """
     return cosine_softmax(
-        embeddings, labels, class_weights, scale, angular_margin=margin, centers_per_class=centers_per_class
+        embeddings,
+        labels,
+        class_weights,
+        scale,
+        angular_margin=margin,
+        centers_per_class=centers_per_class,
     )

@@ -71,7 +71,9 @@ def _rounding(similarity: torch.Tensor) -> float:
 
 
 def _terms(block: Block, temperature: float, slope: float, saturation: float) -> torch.Tensor:
-    count = Step(lambda difference: (difference >= -_rounding(difference)).to(difference.dtype), None)
+    count = Step(
+        lambda difference: (difference >= -_rounding(difference)).to(difference.dtype), None
+    )
     return rank_terms(block, count, _bound_step(temperature, slope, saturation), precision_loss)
 
 

@@ -41,7 +41,9 @@ def sup_con(
 def cross_entropy(block: Block, temperature: float | torch.Tensor) -> torch.Tensor:
     """Compute a block's share of the loss, and overwrite its similarities with the derivatives."""
     logits_RG = block.similarity.div_(temperature)
-    logits_RG[:, block.columns].masked_fill_(block.same & ~block.positive, -torch.inf)  # the anchor itself
+    logits_RG[:, block.columns].masked_fill_(
+        block.same & ~block.positive, -torch.inf
+    )  # the anchor itself
     positive_RP = logits_RG[:, block.columns].clone()
 
     highest_R1 = logits_RG.amax(dim=1, keepdim=True)
@@ -49,11 +51,16 @@ def cross_entropy(block: Block, temperature: float | torch.Tensor) -> torch.Tens
     exp_RG = logits_RG.sub_(highest_R1).exp_()
     total_R1 = exp_RG.sum(dim=1, keepdim=True)
     matched_R1 = (block.num_positives > 0)[:, None]
-    share_R1 = matched_R1 / (block.num_positives[:, None].clamp_min(1) * block.num_matched.clamp_min(1))
+    share_R1 = matched_R1 / (
+        block.num_positives[:, None].clamp_min(1) * block.num_matched.clamp_min(1)
+    )
     surprise_RP = (highest_R1 + total_R1.log() - positive_RP).where(block.positive, 0)
     value = (surprise_RP * share_R1).sum()
 
-    exp_RG.mul_(matched_R1 / (total_R1.where(total_R1 > 0, 1) * block.num_matched.clamp_min(1) * temperature))
+    exp_RG.mul_(
+        matched_R1
+        / (total_R1.where(total_R1 > 0, 1) * block.num_matched.clamp_min(1) * temperature)
+    )
     exp_RG[:, block.columns] -= (share_R1 / temperature).where(block.positive, 0)
     return value
 

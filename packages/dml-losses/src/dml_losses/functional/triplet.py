@@ -61,11 +61,15 @@ def triplet(
     """
     check_choice("triplets", triplets, get_args(Triplets))
     soft = margin == "soft"
-    return _loss(embeddings, labels, gallery, gallery_labels, triplets, 0.0 if soft else margin, soft)
+    return _loss(
+        embeddings, labels, gallery, gallery_labels, triplets, 0.0 if soft else margin, soft
+    )
 
 
 def _terms(block: Block, triplets: Triplets, margin: float, soft: bool) -> Average:
-    distance_RG = block.similarity.mul_(-2).add_(2).clamp_min_(0).sqrt_().clone()  # ‖a − b‖² = 2 − 2·aᵀb
+    distance_RG = (
+        block.similarity.mul_(-2).add_(2).clamp_min_(0).sqrt_().clone()
+    )  # ‖a − b‖² = 2 − 2·aᵀb
     weight_RG = torch.zeros_like(distance_RG)
     total, count = distance_RG.new_zeros(2).unbind()
     for rows_N, positive_N, negative_N, excess_NK in _TRIPLETS[triplets](block):
@@ -109,7 +113,9 @@ def _all(block: Block) -> Iterator[_Some]:
 
 def _semi_hard(block: Block) -> Iterator[_Some]:
     for rows_N, positive_N, _, excess_NG in _all(block):
-        nearest_N1, negative_N1 = excess_NG.masked_fill_(excess_NG >= 0, -torch.inf).max(dim=1, keepdim=True)
+        nearest_N1, negative_N1 = excess_NG.masked_fill_(excess_NG >= 0, -torch.inf).max(
+            dim=1, keepdim=True
+        )
         yield rows_N, positive_N, negative_N1.squeeze(1), nearest_N1
 
 

@@ -62,17 +62,26 @@ class GlobalBatch(torch.nn.Module):
         a gallery that `gather_gallery` gathers.
         """
         embeddings, labels = self._gather(embeddings, labels)
-        if self.gather_gallery and len(others) == 2 and others[0] is not None and others[1] is not None:
+        if (
+            self.gather_gallery
+            and len(others) == 2
+            and others[0] is not None
+            and others[1] is not None
+        ):
             others = self._gather(others[0], others[1])
         value: torch.Tensor = self.loss(embeddings, labels, *others)
         return value
 
-    def _gather(self, rows: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _gather(
+        self, rows: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         _, world_size = rank_and_world_size()
         if world_size == 1:
             return rows, labels
         counts = _all_gather_count(len(labels), world_size, labels.device)
-        return all_gather_rows(rows, counts, gradients=self.gradients), all_gather_rows(labels.long(), counts)
+        return all_gather_rows(rows, counts, gradients=self.gradients), all_gather_rows(
+            labels.long(), counts
+        )
 
     extra_repr = show("gradients", "gather_gallery")
 

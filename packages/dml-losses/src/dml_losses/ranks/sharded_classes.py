@@ -90,7 +90,11 @@ class ShardedClasses(torch.nn.Module):
 
     def sharded_parameters(self) -> Mapping[str, Rows]:
         """Return this rank's rows of the class weights; see `dml_core.ShardedLoss`."""
-        return {"loss.class_weights": Rows(self._first * self._centers, self.num_classes * self._centers)}
+        return {
+            "loss.class_weights": Rows(
+                self._first * self._centers, self.num_classes * self._centers
+            )
+        }
 
     def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Compute the scalar loss of the global batch (B, D) with labels (B,) in [0, C), the same on all ranks.

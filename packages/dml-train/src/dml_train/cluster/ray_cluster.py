@@ -79,7 +79,11 @@ class RayCluster:
 
     def _fitting(self, resources: dict[str, float]) -> int:
         fitting = int(resources.get("CPU", 0.0) // self.cpus)
-        return min(fitting, math.floor(resources.get("GPU", 0.0) / self.gpus)) if self.gpus else fitting
+        return (
+            min(fitting, math.floor(resources.get("GPU", 0.0) / self.gpus))
+            if self.gpus
+            else fitting
+        )
 
 
 @dataclass(slots=True)
@@ -99,7 +103,9 @@ class RayExecutor:
         self._references.append(reference)
         future: Future[Any] = reference.future()
         # Note that cancelling the future will not stop the call: interrupt it as Ctrl-C does, so that a run saves.
-        future.add_done_callback(lambda ended: ended.cancelled() and ray.cancel(reference, force=False))
+        future.add_done_callback(
+            lambda ended: ended.cancelled() and ray.cancel(reference, force=False)
+        )
         return future
 
     def __enter__(self) -> RayExecutor:
@@ -147,8 +153,14 @@ def _connect(ray: Any, address: str | None) -> None:
         ray.init(address=wanted, logging_level="ERROR", log_to_driver=False)
     except ConnectionError as error:
         raise _no_cluster(wanted or "auto", first_line(error)) from error
-    except (RuntimeError, ValueError, OSError) as error:  # for example different versions of Ray or Python
-        raise DmlError(f"can't connect to Ray at {wanted or 'this machine'}: {first_line(error)}") from error
+    except (
+        RuntimeError,
+        ValueError,
+        OSError,
+    ) as error:  # for example different versions of Ray or Python
+        raise DmlError(
+            f"can't connect to Ray at {wanted or 'this machine'}: {first_line(error)}"
+        ) from error
 
 
 def _check_address(address: str) -> None:
@@ -161,7 +173,9 @@ def _check_address(address: str) -> None:
             arguments=("address",),
         )
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER) as head:
+        with socket.create_connection(
+            (host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER
+        ) as head:
             if os.environ.get("RAY_USE_TLS", "0") != "0":
                 return
             head.sendall(_HTTP2_PREFACE)

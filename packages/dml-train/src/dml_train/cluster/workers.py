@@ -32,7 +32,9 @@ class UnfitWorker(DmlError):
 class Expected:
     """The requirements for workers."""
 
-    versions: Mapping[str, str]  # by distribution; local parts are removed: ``2.11.0`` for ``2.11.0+cu128``
+    versions: Mapping[
+        str, str
+    ]  # by distribution; local parts are removed: ``2.11.0`` for ``2.11.0+cu128``
     probe: Path | None  # a file in the shared folder; None if no folder is shared
     folder: Path  # the current folder, where relative paths start
 
@@ -65,8 +67,14 @@ def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
     The folder will be created if missing; raise DmlError if it can't be written. When this context ends, the probe is
     removed.
     """
-    names = {"dml-train", "torch", *(provider.distribution for provider in registry.plugins.providers)}
-    versions = {name: version for name in sorted(names) if (version := _find_version(name)) is not None}
+    names = {
+        "dml-train",
+        "torch",
+        *(provider.distribution for provider in registry.plugins.providers),
+    }
+    versions = {
+        name: version for name in sorted(names) if (version := _find_version(name)) is not None
+    }
     if shared is None:
         yield Expected(versions, None, Path.cwd())
         return
@@ -83,12 +91,16 @@ def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
 def check_missing_package(error: Exception) -> None:
     """Raise UnfitWorker if the error of a worker says that it lacks a package and couldn't even load the call."""
     if missing := re.search(r"No module named '([\w.]+)'", str(error)):
-        raise UnfitWorker(f"a worker lacks the package {missing[1]}; install it on all machines") from error
+        raise UnfitWorker(
+            f"a worker lacks the package {missing[1]}; install it on all machines"
+        ) from error
 
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message that isn't empty, or the name of the error's type."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return next(
+        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )
 
 
 def _find_version(distribution: str) -> str | None:

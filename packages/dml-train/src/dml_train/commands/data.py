@@ -19,21 +19,27 @@ def data() -> None:
     """Check your images; check or download published data."""
 
 
-@data.command(short_help="Check a folder of images or a published data set, or list leaks of a run.")
+@data.command(
+    short_help="Check a folder of images or a published data set, or list leaks of a run."
+)
 @click.argument("source", metavar="FOLDER|TABLE|NAME", required=False)
 @click.option(
     "--root",
     type=FOLDER,
     help="With NAME: the data set's folder, or the parent. With TABLE: the folder that contains the paths.",
 )
-@click.option("--decode", is_flag=True, help="With NAME: also decode all images, and list failures.")
+@click.option(
+    "--decode", is_flag=True, help="With NAME: also decode all images, and list failures."
+)
 @click.option(
     "--leaks",
     metavar="RUN",
     type=FOLDER,
     help="List test images that are near-duplicates of training images, using this run's embeddings.",
 )
-@click.option("--threshold", type=float, help="With --leaks: minimum cosine of listed pairs; default: 0.98.")
+@click.option(
+    "--threshold", type=float, help="With --leaks: minimum cosine of listed pairs; default: 0.98."
+)
 @STEP
 @click.option("--out", type=FILE, help="Also write all findings to a new CSV file; not with NAME.")
 @click.pass_context

@@ -10,8 +10,12 @@ from dml_train.commands.options import FOLDER
 
 
 @click.command()
-@click.option("--out", type=FOLDER, default=Path("runs/demo"), show_default=True, help="The run's folder.")
-@click.option("--resume", is_flag=True, help="Resume an interrupted demo in --out, if there is one.")
+@click.option(
+    "--out", type=FOLDER, default=Path("runs/demo"), show_default=True, help="The run's folder."
+)
+@click.option(
+    "--resume", is_flag=True, help="Resume an interrupted demo in --out, if there is one."
+)
 def demo(out: Path, resume: bool) -> None:
     """Train on rendered characters, in minutes.
 

@@ -22,16 +22,25 @@ from dml_train.processes.limits import MOST_PROCESSES
     help="Split of the run's data set to embed; default: test.",
 )
 @click.option(
-    "--out", type=FILE, required=True, help="A new .npy file: (N, dim) float32; with IMAGES, also .parquet."
+    "--out",
+    type=FILE,
+    required=True,
+    help="A new .npy file: (N, dim) float32; with IMAGES, also .parquet.",
 )
 @click.option("--labels", type=FILE, help="Also write labels to a new .npy file: (N,) int64.")
-@click.option("--codes", is_flag=True, help="Write one bit per dimension: (N, ceil(dim / 8)) uint8.")
+@click.option(
+    "--codes", is_flag=True, help="Write one bit per dimension: (N, ceil(dim / 8)) uint8."
+)
 @ON_BAD_IMAGE
 @click.option(
-    "--workers", type=click.IntRange(0, MOST_PROCESSES), help="Loader processes; default: as in the run."
+    "--workers",
+    type=click.IntRange(0, MOST_PROCESSES),
+    help="Loader processes; default: as in the run.",
 )
 @click.option(
-    "--shard", metavar="I/N", help="Embed only slice I of N, I from 0, into separate files next to --out."
+    "--shard",
+    metavar="I/N",
+    help="Embed only slice I of N, I from 0, into separate files next to --out.",
 )
 @click.option("--join", is_flag=True, help="Don't embed, but join the slices into one file.")
 @STEP
@@ -64,11 +73,17 @@ def embed(
     --shard to write the file.
     """
     if images is not None and split is not None:
-        raise DmlError(f"both a folder ({images}) and --split {split} were given; expected one of them")
+        raise DmlError(
+            f"both a folder ({images}) and --split {split} were given; expected one of them"
+        )
     if shard is not None and join:
-        raise DmlError("both --shard and --join were given; expected one of them: --join after all shards")
+        raise DmlError(
+            "both --shard and --join were given; expected one of them: --join after all shards"
+        )
     if shard is not None and labels is not None:
-        raise DmlError("--labels was given with --shard, which embeds some images; use --labels with --join")
+        raise DmlError(
+            "--labels was given with --shard, which embeds some images; use --labels with --join"
+        )
     if cluster is not None and (join or workers is not None):
         raise DmlError(
             f"--engine ray was given with {'--join' if join else '--workers'}, which works only on this machine"
@@ -104,7 +119,9 @@ def embed(
         done = join_shards(plan, out, labels=labels)
         if len(done.machines) > 1:
             machines = "; ".join(done.machines)
-            click.echo(f"embedded by different machines, so last bits may differ: {machines}", err=True)
+            click.echo(
+                f"embedded by different machines, so last bits may differ: {machines}", err=True
+            )
     elif slice_ is not None:
         done = embed_shard(plan, out, slice_, embedder, skip=skip, console=console)
         out = slice_.path(out)
@@ -113,7 +130,9 @@ def embed(
     if images is not None and images.is_dir() and shard is None:
         from dml_train.trained.leaks import count_training_images
 
-        if seen := count_training_images(model.recipe, registry, (images / path for path in done.paths)):
+        if seen := count_training_images(
+            model.recipe, registry, (images / path for path in done.paths)
+        ):
             unseen = out.with_stem(f"{out.stem}-test")
             click.echo(
                 f"{seen:,} of these {len(done.paths):,} images are training images of the run: metrics on them "
@@ -124,4 +143,6 @@ def embed(
         click.echo(f"{done.reused} images were embedded already", err=True)
     for path, reason in done.skipped:
         click.echo(f"skipped {path}: {reason}", err=True)
-    click.echo(f"{out}: {len(done.paths)} images{f', {len(done.skipped)} skipped' if done.skipped else ''}")
+    click.echo(
+        f"{out}: {len(done.paths)} images{f', {len(done.skipped)} skipped' if done.skipped else ''}"
+    )

@@ -16,15 +16,23 @@ if TYPE_CHECKING:
 
 @click.command("eval")
 @click.argument("source", metavar="RUN|EMBEDDINGS.npy", type=click.Path(path_type=Path))
-@click.argument("labels", metavar="[FOLDER|LABELS.npy]", type=click.Path(path_type=Path), required=False)
-@click.option("--gallery", type=FILE, help="Gallery embeddings (.npy); default: the queries themselves.")
+@click.argument(
+    "labels", metavar="[FOLDER|LABELS.npy]", type=click.Path(path_type=Path), required=False
+)
+@click.option(
+    "--gallery", type=FILE, help="Gallery embeddings (.npy); default: the queries themselves."
+)
 @click.option("--gallery-labels", type=FILE, help="Labels of the gallery (.npy).")
 @click.option(
-    "--groups", type=FILE, help="Groups (.npy), e.g. cameras; items with equal label and group don't match."
+    "--groups",
+    type=FILE,
+    help="Groups (.npy), e.g. cameras; items with equal label and group don't match.",
 )
 @click.option("--gallery-groups", type=FILE, help="Groups of the gallery (.npy).")
 @click.option(
-    "--evaluator", metavar="NAME", help="A name that 'dml plugins' lists; default: as in the run, or exact."
+    "--evaluator",
+    metavar="NAME",
+    help="A name that 'dml plugins' lists; default: as in the run, or exact.",
 )
 @click.option(
     "--set",
@@ -47,15 +55,21 @@ if TYPE_CHECKING:
     multiple=True,
     help="Measure only the first N numbers of a run's embedding; repeatable.",
 )
-@click.option("--flip", is_flag=True, help="Average the embeddings of an image and the mirror image.")
+@click.option(
+    "--flip", is_flag=True, help="Average the embeddings of an image and the mirror image."
+)
 @click.option(
     "--whiten",
     type=click.IntRange(min=1),
     metavar="N",
     help="Learn a PCA whitening to N numbers from the training images; embed, search and export then apply it, too.",
 )
-@click.option("--expand", is_flag=True, help="Average queries with their nearest items (--set expand.k=5).")
-@click.option("--rerank", is_flag=True, help="Re-rank by k-reciprocal neighbours (--set rerank.k1=10).")
+@click.option(
+    "--expand", is_flag=True, help="Average queries with their nearest items (--set expand.k=5)."
+)
+@click.option(
+    "--rerank", is_flag=True, help="Re-rank by k-reciprocal neighbours (--set rerank.k1=10)."
+)
 @ON_BAD_IMAGE
 @STEP
 @click.option("--out", type=FILE, help="Also write the metrics to a new JSON file.")
@@ -104,7 +118,9 @@ def evaluate_command(
         )
     named = options.pop("name", None)
     if evaluator and named and evaluator != named:
-        raise DmlError(f"--evaluator is {evaluator!r}, evaluation.name is {named!r}; expected one of them")
+        raise DmlError(
+            f"--evaluator is {evaluator!r}, evaluation.name is {named!r}; expected one of them"
+        )
     evaluator = evaluator or named
     check_new(out)
     if not source.exists():
@@ -130,7 +146,9 @@ def evaluate_command(
         else:
             embedded = _embed_folder(registry, source, labels, step, on_bad_image == "skip", flip)
         if whiten is not None:
-            embedded = whiten_embedded(embedded, source, whiten, levels, step, registry, error_console())
+            embedded = whiten_embedded(
+                embedded, source, whiten, levels, step, registry, error_console()
+            )
         results = {
             n: evaluate_selected(measure, embedded, recipe, levels, n, expansion, reranking)
             for n in prefixes or (None,)
@@ -155,7 +173,9 @@ def evaluate_command(
             if value:
                 raise DmlError(f"{source} is not a run's folder: {reason}; omit {name}")
         if labels is None or labels.is_dir():
-            raise DmlError(f"{source} is not a run's folder; to evaluate embeddings, also give labels")
+            raise DmlError(
+                f"{source} is not a run's folder; to evaluate embeddings, also give labels"
+            )
         from dml_train.files import read_array
         from dml_train.trained.evaluation import evaluate_embeddings
 

@@ -35,7 +35,9 @@ def list_plugins(registry: Registry, name: str | None) -> None:
 
 def _describe(registry: Registry, name: str) -> None:
     """Print the components with this name: provider, source, and the types and defaults of the options."""
-    found = [(kind, registry.entries(kind)[name]) for kind in KINDS if name in registry.entries(kind)]
+    found = [
+        (kind, registry.entries(kind)[name]) for kind in KINDS if name in registry.entries(kind)
+    ]
     if not found:
         known = [each for kind in KINDS for each in registry.entries(kind)]
         raise UnknownName(
@@ -48,8 +50,12 @@ def _describe(registry: Registry, name: str) -> None:
         click.echo(f"  of {entry.provider} ({entry.provider.entry_point})")
         if component.source:
             click.echo(f"  source: {component.source}")
-        rows = [(option.name, option.expected, _default(kind, option)) for option in component.options]
-        name_width, type_width = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
+        rows = [
+            (option.name, option.expected, _default(kind, option)) for option in component.options
+        ]
+        name_width, type_width = (
+            max((len(row[column]) for row in rows), default=0) for column in (0, 1)
+        )
         for option, expected, default in rows:
             click.echo(f"  {option:<{name_width}}  {expected:<{type_width}}  {default}")
         if not rows:

@@ -80,7 +80,9 @@ def error_message(error: DmlError | Interrupted, command: click.Command | None =
 
     If the failed `command` supports the option `--resume`, name this option, otherwise the option of `dml train`.
     """
-    resumes = command is not None and any(parameter.name == "resume" for parameter in command.params)
+    resumes = command is not None and any(
+        parameter.name == "resume" for parameter in command.params
+    )
     resume = f"dml {command.name if command and resumes else 'train'} --resume"
     options = [{"resume": resume, **_OPTIONS}.get(name, f"--{name}") for name in error.arguments]
     return f"{error} ({', '.join(options)})" if options else str(error)

@@ -29,7 +29,11 @@ def protocol() -> None:
     help="Number of repetitions; the paper has 10.",
 )
 @click.option(
-    "--dim", type=click.IntRange(min=1), default=128, show_default=True, help="Dimension of each model."
+    "--dim",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    help="Dimension of each model.",
 )
 @JOBS
 @engine_options

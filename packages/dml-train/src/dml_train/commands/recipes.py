@@ -58,7 +58,10 @@ def _list_all() -> None:
     _list((name for name in names if "/" not in name and name not in small), "  ")
     click.echo("\non rendered characters, without a download")
     _list(sorted(small, key=lambda name: ("/" in name, name)), "  ")
-    count = {group: sum(name.startswith(f"{group}/") for name in names) for group in (*PAPERS, PRETRAINED)}
+    count = {
+        group: sum(name.startswith(f"{group}/") for name in names)
+        for group in (*PAPERS, PRETRAINED)
+    }
     click.echo(
         f"\nfrom learned features, which 'dml recipes {PRETRAINED}' lists\n"
         f"  {PRETRAINED}  {count[PRETRAINED]} recipes  EfficientNet-Lite0 on game sprites and icons; DINOv2, DINOv3, "

@@ -29,6 +29,8 @@ def report(registry: Registry, runs: tuple[Path, ...], out: Path | None) -> None
         click.echo(write_report(runs[0], registry))
         return
     if out is None:
-        raise DmlError(f"{len(runs)} runs were given to compare; choose the page to write: --out FILE.html")
+        raise DmlError(
+            f"{len(runs)} runs were given to compare; choose the page to write: --out FILE.html"
+        )
     check_new(out)
     click.echo(write_side_by_side(runs, out, registry))

@@ -15,14 +15,20 @@ from dml_train.processes.limits import MOST_RUNS
 @click.command()
 @click.argument("tables", metavar="[PAPER[/TABLE]]...", nargs=-1)
 @click.option(
-    "--data", type=FOLDER, help="Folder of the papers' data sets; if omitted, all tables run on glyphs."
+    "--data",
+    type=FOLDER,
+    help="Folder of the papers' data sets; if omitted, all tables run on glyphs.",
 )
 @click.option(
     "--seeds", type=click.IntRange(1, MOST_RUNS), default=1, show_default=True, help="Runs per row."
 )
 @JOBS
 @click.option(
-    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Set a key in all recipes; repeatable."
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set a key in all recipes; repeatable.",
 )
 @click.option(
     "--out",
@@ -71,7 +77,9 @@ def reproduce(
         return
     registry: Registry = context.obj
     if list_commands:
-        planned = plan_tables(tables, out, data=data, seeds=seeds, overrides=overrides, registry=registry)
+        planned = plan_tables(
+            tables, out, data=data, seeds=seeds, overrides=overrides, registry=registry
+        )
         for text in planned.left_out:
             click.echo(f"left out: {text}", err=True)
         echo_commands(planned.jobs())

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.options import FILE, FOLDER, ON_BAD_IMAGE, STEP, check_new, error_console, printable
+from dml_train.commands.options import (
+    FILE,
+    FOLDER,
+    ON_BAD_IMAGE,
+    STEP,
+    check_new,
+    error_console,
+    printable,
+)
 
 if TYPE_CHECKING:
     from dml_train.trained.search import Gallery, SearchResult
@@ -18,9 +26,13 @@ if TYPE_CHECKING:
 @click.argument("run", type=FOLDER)
 @click.argument("queries", metavar="QUERY...", type=FILE, nargs=-1, required=True)
 @click.option(
-    "--gallery", type=FOLDER, help="Folder of images to search; default: the run's evaluated images."
+    "--gallery",
+    type=FOLDER,
+    help="Folder of images to search; default: the run's evaluated images.",
 )
-@click.option("--index", type=FILE, help="Instead of --gallery: a file that 'dml embed RUN FOLDER' wrote.")
+@click.option(
+    "--index", type=FILE, help="Instead of --gallery: a file that 'dml embed RUN FOLDER' wrote."
+)
 @click.option(
     "-k",
     type=click.IntRange(min=1),
@@ -28,7 +40,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Number of images to find per query.",
 )
-@click.option("--codes", is_flag=True, help="Compare binary codes by Hamming distance instead of embeddings.")
+@click.option(
+    "--codes", is_flag=True, help="Compare binary codes by Hamming distance instead of embeddings."
+)
 @click.option("--html", type=FILE, help="Also write a page of the images to a new HTML file.")
 @ON_BAD_IMAGE
 @STEP
@@ -62,9 +76,13 @@ def search(
     model = open_model(run, registry, step=step)
     if gallery is not None:
         skip, workers = on_bad_image == "skip", model.recipe.training.workers
-        searched = Gallery.of_folder(model, gallery, skip=skip, workers=workers, console=error_console())
+        searched = Gallery.of_folder(
+            model, gallery, skip=skip, workers=workers, console=error_console()
+        )
     else:
-        searched = Gallery.of_run(model, registry) if index is None else Gallery.of_index(model, index)
+        searched = (
+            Gallery.of_run(model, registry) if index is None else Gallery.of_index(model, index)
+        )
     results = find_nearest(model, searched, queries, k=k, codes=codes, registry=registry)
     if searched.note:
         click.echo(searched.note, err=True)

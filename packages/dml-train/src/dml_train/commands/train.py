@@ -22,16 +22,27 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source", metavar="RECIPE")
 @SET
-@click.option("--out", type=FOLDER, help="The run's folder; must be new. Required, except with --check.")
 @click.option(
-    "--check", is_flag=True, help="Only run the checks before the first step, and don't start a run."
+    "--out", type=FOLDER, help="The run's folder; must be new. Required, except with --check."
 )
-@click.option("--resume", is_flag=True, help="Resume from the newest checkpoint in --out, if there is one.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Only run the checks before the first step, and don't start a run.",
+)
+@click.option(
+    "--resume", is_flag=True, help="Resume from the newest checkpoint in --out, if there is one."
+)
 @click.option("--force", is_flag=True, help="Resume even if the recipe or the data have changed.")
 @click.option(
-    "--nproc", type=click.IntRange(1, MOST_PROCESSES), default=1, help="Number of ranks on this machine."
+    "--nproc",
+    type=click.IntRange(1, MOST_PROCESSES),
+    default=1,
+    help="Number of ranks on this machine.",
 )
-@click.option("--report/--no-report", default=True, show_default=True, help="Write report.html at the end.")
+@click.option(
+    "--report/--no-report", default=True, show_default=True, help="Write report.html at the end."
+)
 @click.pass_obj
 def train(
     registry: Registry,
@@ -74,7 +85,10 @@ def train(
         flags = [flag for flag, is_given in given if is_given]
         settings = [part for override in overrides for part in ("--set", override)]
         launch.launch(
-            nproc, ["train", source, *settings, "--out", str(out), *flags], out, recipe.training.timeout
+            nproc,
+            ["train", source, *settings, "--out", str(out), *flags],
+            out,
+            recipe.training.timeout,
         )
         return
     from dml_train.extras import MissingExtra

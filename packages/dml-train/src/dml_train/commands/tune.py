@@ -29,13 +29,17 @@ from dml_train.processes.limits import MOST_RUNS
     help="Choose a value, for example sampler.images_per_class=[2,4]; repeatable.",
 )
 @click.option("--space", type=FILE, help="A TOML file of ranges and choices.")
-@click.option("--trials", type=click.IntRange(min=1), required=True, help="Total number of settings to try.")
+@click.option(
+    "--trials", type=click.IntRange(min=1), required=True, help="Total number of settings to try."
+)
 @click.option(
     "--folds",
     type=click.IntRange(2, MOST_RUNS),
     help="Number of folds of the training classes, each held out in turn; default: hold out as in the recipe.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the choices.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the choices."
+)
 @JOBS
 @SET
 @click.option("--out", type=FOLDER, required=True, help="Folder of the search: trials and results.")
@@ -74,14 +78,23 @@ def tune(
         *(read_space(space).items() if space else ()),
     ]
     if twice := [key for key, _ in varied if [k for k, _ in varied].count(key) > 1]:
-        raise DmlError(f"{twice[0]!r} varies twice; expected a single --range, --choice or table per key")
+        raise DmlError(
+            f"{twice[0]!r} varies twice; expected a single --range, --choice or table per key"
+        )
     if list_commands:
         search = SettingsSearch(read(source, overrides)[0], dict(varied), folds, seed, registry)
         echo_commands(list_trainings(search, out, trials))
         return
     with study_arguments(cluster, registry, out, jobs) as shared:
         result = run_tuning(
-            source, dict(varied), out, trials=trials, folds=folds, seed=seed, overrides=overrides, **shared
+            source,
+            dict(varied),
+            out,
+            trials=trials,
+            folds=folds,
+            seed=seed,
+            overrides=overrides,
+            **shared,
         )
     if (others := trials - len(result.trials)) > 0:
         click.echo(

@@ -61,7 +61,9 @@ class Jitter:
         """Augment images, float32, ink in [0, 1] on a background of 0; row i depends only on image and seed i."""
         # Operations must be elementwise or within an image, so that a row's bits don't depend on the batch. In a matrix
         # product, the order of summation would depend on the batch.
-        amounts_B7 = (2.0 * draw_uniforms(seeds_B, 7) - 1.0) * np.array(astuple(self), dtype=np.float64)
+        amounts_B7 = (2.0 * draw_uniforms(seeds_B, 7) - 1.0) * np.array(
+            astuple(self), dtype=np.float64
+        )
         rotation, scale, stretch, shear, _, stroke, fade = amounts_B7.T
         shift_B2 = (2.0 * draw_uniforms(~seeds_B, 2) - 1.0) * self.shift
         height, width = images_B1HW.shape[-2:]
@@ -89,7 +91,10 @@ class Jitter:
         )
         changed_B1HW = _maximum_3x3(sign_B111 * images_B1HW) * sign_B111
         images_B1HW = images_B1HW + share_B111 * (changed_B1HW - images_B1HW)
-        return images_B1HW * torch.from_numpy((1.0 - np.abs(fade)).astype(np.float32))[:, None, None, None]
+        return (
+            images_B1HW
+            * torch.from_numpy((1.0 - np.abs(fade)).astype(np.float32))[:, None, None, None]
+        )
 
 
 def _maximum_3x3(images_B1HW: Tensor) -> Tensor:
@@ -124,7 +129,9 @@ class ArraySplit:
         """Return the number of items, N."""
         return len(self.labels)
 
-    def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
+    def load(
+        self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None
+    ) -> Tensor:
         """Load images, (len(indices), 1, H, W) float32 in [0, 1], augmented if seeds are given."""
         images_B1HW = torch.from_numpy(self._images[indices])[:, None].to(torch.float32).div_(255.0)
         if seeds is None or self._jitter is None:
@@ -138,4 +145,6 @@ class ArraySplit:
     def augmented_picture(self, index: int, seed: int) -> npt.NDArray[np.uint8]:
         """Render item `index` as augmented with this seed, dark ink on white, (H, W, 3) uint8."""
         ink_HW = self.load(np.array([index]), np.array([seed], dtype=np.uint64))[0, 0]
-        return (255.0 * (1.0 - ink_HW)).round().to(torch.uint8).numpy()[:, :, None].repeat(3, axis=2)
+        return (
+            (255.0 * (1.0 - ink_HW)).round().to(torch.uint8).numpy()[:, :, None].repeat(3, axis=2)
+        )

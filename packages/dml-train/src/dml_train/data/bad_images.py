@@ -54,7 +54,10 @@ def read_all(
         pending = deque(pool.submit(read_chunk, chunk) for chunk in islice(chunks, 4 * workers))
         while pending:
             for result in pending.popleft().result():
-                if isinstance(result, DmlError) and getattr(result.__cause__, "errno", None) is not None:
+                if (
+                    isinstance(result, DmlError)
+                    and getattr(result.__cause__, "errno", None) is not None
+                ):
                     raise result  # the file is missing or the disk fails: not a bad image
                 yield files[done], result
                 done += 1
@@ -87,15 +90,23 @@ def drop_bad_images(parts: Parts, bad: Mapping[Item, str]) -> Parts:
         return parts
     kept: dict[str, Classes] = {}
     for part, classes in parts.by_name().items():
-        good = {name: [file for file in files if file not in bad] for name, files in classes.items()}
+        good = {
+            name: [file for file in files if file not in bad] for name, files in classes.items()
+        }
         kept[part] = {name: files for name, files in good.items() if files}
     if is_first_process():
-        lost = {c for name, classes in parts.by_name().items() for c in classes.keys() - kept[name].keys()}
+        lost = {
+            c
+            for name, classes in parts.by_name().items()
+            for c in classes.keys() - kept[name].keys()
+        }
         count = f"{len(bad):,} of {sum(1 for _ in parts.files()):,} images that can't be decoded"
         classes_too = f", and {len(lost):,} classes without other images" if lost else ""
         listed = [*islice(bad.values(), _MAX_LISTED), *(["…"] if len(bad) > _MAX_LISTED else [])]
         _LOG.warning("omitted %s%s:\n%s", count, classes_too, "\n".join(listed))
     for name, classes in kept.items():
         if not classes:
-            raise DmlError(f"none of the {name} images can be decoded, e.g. {next(iter(bad.values()))}")
+            raise DmlError(
+                f"none of the {name} images can be decoded, e.g. {next(iter(bad.values()))}"
+            )
     return parts._replace(train=kept["train"], test=kept["test"], gallery=kept.get("gallery"))

@@ -107,7 +107,9 @@ def load_ahead(
     try:
         with block_signals_for_loaders():
             items = iter(loader)
-    except OSError as error:  # too many open files, a lack of semaphores, a name too long for a socket
+    except (
+        OSError
+    ) as error:  # too many open files, a lack of semaphores, a name too long for a socket
         raise DmlError(
             f"can't start loader processes: {error}. If the path of the folder for temporary files is longer than 75 "
             f"characters ({tempfile.gettempdir()}), set TMPDIR to a shorter one; [training] workers = 0 needs no "
@@ -157,7 +159,9 @@ def load_items(
         result = load_item(split, index)
         if isinstance(result, LoadFailure):
             return result
-    return LoadFailure(f"items {indices.tolist()} can't be loaded together, only separately:\n{trace}")
+    return LoadFailure(
+        f"items {indices.tolist()} can't be loaded together, only separately:\n{trace}"
+    )
 
 
 def load_item(split: Split, index: int, name: str | None = None) -> Tensor | LoadFailure:

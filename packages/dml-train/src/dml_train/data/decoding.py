@@ -22,10 +22,15 @@ ImageSource = Path | StoredImage | npt.NDArray[np.uint8]
 _TAIL = 64  # last bytes to read for the end mark, since some writers pad the end with a few zeros
 # TIFF tags for the positions and lengths of strips and tiles.
 _STRIPS = ((273, 279), (324, 325))
-_ORIENTATION, _TURNED = 0x0112, range(5, 9)  # the EXIF tag, and the values that exchange width and height
+_ORIENTATION, _TURNED = (
+    0x0112,
+    range(5, 9),
+)  # the EXIF tag, and the values that exchange width and height
 
 
-def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def read_image(
+    source: ImageSource, min_side: int | None = None, max_pixels: int = MAX_PIXELS
+) -> Image.Image:
     """Decode an image to upright RGB, see `decode`.
 
     Raise a `DmlError` that names the file if the image can't be decoded, exceeds the pixel limit, uses a format not in
@@ -108,7 +113,9 @@ def _check_regular_file(file: Path) -> None:
     """Raise an OSError for a pipe or a device, since reading could wait forever."""
     mode = file.stat().st_mode
     if not stat.S_ISREG(mode):
-        raise OSError(f"it is {'a folder' if stat.S_ISDIR(mode) else 'a pipe or a device'}, not a file")
+        raise OSError(
+            f"it is {'a folder' if stat.S_ISDIR(mode) else 'a pipe or a device'}, not a file"
+        )
 
 
 def _decoding_error(file: Path | StoredImage, error: Exception) -> DmlError:

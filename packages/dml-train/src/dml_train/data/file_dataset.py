@@ -19,7 +19,15 @@ from dml_train.data.decoding import check_complete_image
 from dml_train.data.packed import PackedImages, open_pack
 from dml_train.data.parts import Classes, Parts
 from dml_train.data.preparation import Preparation
-from dml_train.data.stored import Item, PathTable, Selection, TableRow, TarMember, name_of, sort_images
+from dml_train.data.stored import (
+    Item,
+    PathTable,
+    Selection,
+    TableRow,
+    TarMember,
+    name_of,
+    sort_images,
+)
 
 
 def join(classes: Classes) -> Sequence[Item]:
@@ -61,7 +69,9 @@ class FileSplit:
         if isinstance(self.images[0], Path):
             self.files = self.images  # type: ignore[assignment]
         sizes = [len(files) for files in classes.values()]
-        self.labels: npt.NDArray[np.int64] = np.repeat(np.arange(len(sizes)), sizes).astype(np.int64)
+        self.labels: npt.NDArray[np.int64] = np.repeat(np.arange(len(sizes)), sizes).astype(
+            np.int64
+        )
         if groups is not None:
             self.groups = np.array([groups[image] for image in self.images], dtype=np.str_)
         self.preparation = preparation
@@ -73,12 +83,16 @@ class FileSplit:
         """Return the number of items, N."""
         return len(self.images)
 
-    def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
+    def load(
+        self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None
+    ) -> Tensor:
         """Load images, (len(indices), 3, crop, crop) float32, augmented by the preparation if seeds are given.
 
         Raise a `DmlError` if a file can't be decoded, or the pack is damaged.
         """
-        return self.preparation.make_batch([self._load_resized(int(index)) for index in indices], seeds)
+        return self.preparation.make_batch(
+            [self._load_resized(int(index)) for index in indices], seeds
+        )
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
         """Return the centre of item `index`, as evaluation crops it, (crop, crop, 3) uint8."""
@@ -156,7 +170,9 @@ class FileDatasetFactory:
     def __call__(self, *arguments: Any, **options: Any) -> FileDataset:
         """Read the parts, and make the data set."""
         preparation = self.image_reader(**options)
-        of_files = {option.name: options[option.name] for option in _FILES if option.name in options}
+        of_files = {
+            option.name: options[option.name] for option in _FILES if option.name in options
+        }
         own = {name: value for name, value in options.items() if name not in _NOT_OWN}
         return FileDataset(self.read(*arguments, **own), preparation, **of_files)
 
@@ -167,10 +183,14 @@ class FileDatasetFactory:
 
     def training_files(self, **options: Any) -> Sequence[Path]:
         """List the training files, good or bad."""
-        parts = self.read(**{name: value for name, value in options.items() if name not in _NOT_OWN})
+        parts = self.read(
+            **{name: value for name, value in options.items() if name not in _NOT_OWN}
+        )
         return [file for files in parts.train.values() for file in files if isinstance(file, Path)]
 
 
 _PREPARATION = options_of(Preparation)
-_FILES = [option for option in options_of(FileDataset) if option.name not in ("parts", "preparation")]
+_FILES = [
+    option for option in options_of(FileDataset) if option.name not in ("parts", "preparation")
+]
 _NOT_OWN = {option.name for option in (*_PREPARATION, *_FILES)}

@@ -121,12 +121,16 @@ class Drawing(NamedTuple):
 
     images: npt.NDArray[np.uint8]  # (N, size, size), ink is 255
     labels: npt.NDArray[np.int64]  # (N,)
-    class_names: Sequence[str]  # "U+0041 LATIN CAPITAL LETTER A", for the first of the merged characters
+    class_names: Sequence[
+        str
+    ]  # "U+0041 LATIN CAPITAL LETTER A", for the first of the merged characters
     faces: npt.NDArray[np.int64]  # (N,), positions in the list of faces
 
     def select(self, items: npt.NDArray[np.bool_]) -> Drawing:
         """Return these items, with all class names."""
-        return self._replace(images=self.images[items], labels=self.labels[items], faces=self.faces[items])
+        return self._replace(
+            images=self.images[items], labels=self.labels[items], faces=self.faces[items]
+        )
 
 
 def collect_drawings(classes: Sequence[tuple[int, Mapping[int, npt.NDArray[np.uint8]]]]) -> Drawing:
@@ -150,14 +154,18 @@ def select_characters(characters: str | Sequence[str]) -> Callable[[int], bool]:
     for name in [characters] if isinstance(characters, str) else characters:
         if name in _SCRIPTS:
             prefixes.append(_SCRIPTS[name])
-        elif (match := _RANGE.fullmatch(name)) and int(match[1], 16) <= int(match[2] or match[1], 16):
+        elif (match := _RANGE.fullmatch(name)) and int(match[1], 16) <= int(
+            match[2] or match[1], 16
+        ):
             ranges.append((int(match[1], 16), int(match[2] or match[1], 16)))
         else:
             raise ValueError(
                 f"characters has {name!r}; expected all, han, latin, or a range such as U+4E00-U+9FFF"
             )
     if not prefixes and not ranges:
-        raise ValueError('characters is empty; expected "all", or for example ["han", "U+3041-U+3096"]')
+        raise ValueError(
+            'characters is empty; expected "all", or for example ["han", "U+3041-U+3096"]'
+        )
 
     def belongs(code_point: int) -> bool:
         character = chr(code_point)
@@ -172,7 +180,10 @@ def select_characters(characters: str | Sequence[str]) -> Callable[[int], bool]:
 
 
 def draw_classes(
-    faces: Sequence[Face], belongs: Callable[[int], bool], min_images: int, counted: int | None = None
+    faces: Sequence[Face],
+    belongs: Callable[[int], bool],
+    min_images: int,
+    counted: int | None = None,
 ) -> Drawing:
     """Draw a character set in all faces, and group drawings into classes; raise a `DmlError` for fewer than 2.
 
@@ -204,9 +215,13 @@ def draw_classes(
         for position, code_point in code_points.items():
             first.setdefault(by_face[position][code_point].tobytes(), position)
         if sum(position < counted for position in first.values()) >= min_images:
-            classes.append((root, {place: by_face[place][code_points[place]] for place in first.values()}))
+            classes.append(
+                (root, {place: by_face[place][code_points[place]] for place in first.values()})
+            )
     if len(classes) < 2:
-        drawn_by_most = max((sum(face < counted for face in row) for row in drawn.values()), default=0)
+        drawn_by_most = max(
+            (sum(face < counted for face in row) for row in drawn.values()), default=0
+        )
         raise DmlError(
             f"fonts: {len(classes)} classes have {min_images} different drawings; expected at least two such classes. "
             f"The {counted} faces draw {len(drawn):,} classes of the character set, each in at most "
@@ -221,7 +236,9 @@ def _draw_face(face: Face, belongs: Callable[[int], bool]) -> dict[int, npt.NDAr
     uses = Counter(picture.tobytes() for picture in drawn.values())
     if (missing := face.draw(NO_CHARACTER)) is not None:
         uses[missing.tobytes()] = PLACEHOLDER_USES
-    return {c: picture for c, picture in drawn.items() if uses[picture.tobytes()] < PLACEHOLDER_USES}
+    return {
+        c: picture for c, picture in drawn.items() if uses[picture.tobytes()] < PLACEHOLDER_USES
+    }
 
 
 def _merge_identical(by_face: Sequence[dict[int, npt.NDArray[np.uint8]]]) -> dict[int, int]:

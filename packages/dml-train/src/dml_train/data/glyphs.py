@@ -91,20 +91,28 @@ class Glyphs:
     ) -> None:
         jitter = Jitter(rotation, scale, stretch, shear, shift, stroke, fade)
         if max_classes is not None and max_classes < 2:
-            raise ValueError(f"max_classes is {max_classes}; expected at least 2, one for each half")
+            raise ValueError(
+                f"max_classes is {max_classes}; expected at least 2, one for each half"
+            )
         if not 8 <= size <= 512:
             raise ValueError(f"size is {size}; expected 8 to 512 pixels a side")
         if min_faces < 2:
             raise ValueError(f"min_faces is {min_faces}; expected at least 2, a query and a match")
         if fonts is None:
             if query_fonts or characters != "all" or min_faces != MIN_FACES:
-                raise ValueError('query_fonts, characters and min_faces need fonts = ["FOLDER/*.ttf"]')
+                raise ValueError(
+                    'query_fonts, characters and min_faces need fonts = ["FOLDER/*.ttf"]'
+                )
             drawing, queries = draw_glyphs(size), None
         else:
             if isinstance(fonts, str) or isinstance(query_fonts, str):
-                raise ValueError('fonts and query_fonts are lists of patterns; write ["FOLDER/*.ttf"]')
+                raise ValueError(
+                    'fonts and query_fonts are lists of patterns; write ["FOLDER/*.ttf"]'
+                )
             kind = characters if isinstance(characters, str) else tuple(characters)
-            drawing, queries = draw_user_fonts(tuple(fonts), tuple(query_fonts), kind, min_faces, size)
+            drawing, queries = draw_user_fonts(
+                tuple(fonts), tuple(query_fonts), kind, min_faces, size
+            )
         chosen = np.arange(len(drawing.class_names))
         if max_classes is not None:
             count = min(max_classes, len(chosen))
@@ -113,7 +121,9 @@ class Glyphs:
         self.test = _select_classes(drawing if queries is None else queries, chosen[1::2], None)
         self.gallery = None if queries is None else _select_classes(drawing, chosen[1::2], None)
         if len(self.test) == 0:
-            raise DmlError("query_fonts don't draw any character of the test classes; add a font that does")
+            raise DmlError(
+                "query_fonts don't draw any character of the test classes; add a font that does"
+            )
 
     @staticmethod
     def image_reader(size: int = SIZE, **_: object) -> DrawingReader:
@@ -211,8 +221,12 @@ def draw_user_fonts(
     return drawing.select(~of_queries), drawing.select(of_queries)
 
 
-def _select_classes(drawing: Drawing, classes: npt.NDArray[np.int64], jitter: Jitter | None) -> ArraySplit:
+def _select_classes(
+    drawing: Drawing, classes: npt.NDArray[np.int64], jitter: Jitter | None
+) -> ArraySplit:
     """Return the items of these classes, with labels from 0."""
     items = np.flatnonzero(np.isin(drawing.labels, classes))
     labels = np.searchsorted(classes, drawing.labels[items]).astype(np.int64)
-    return ArraySplit(drawing.images[items], labels, tuple(drawing.class_names[c] for c in classes), jitter)
+    return ArraySplit(
+        drawing.images[items], labels, tuple(drawing.class_names[c] for c in classes), jitter
+    )

@@ -35,7 +35,9 @@ class ClassSubset:
         """Return the number of items of these classes."""
         return len(self._items)
 
-    def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
+    def load(
+        self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None
+    ) -> Tensor:
         """Load the network's input for these items from the full split."""
         return self._split.load(self._items[indices], seeds)
 
@@ -61,7 +63,9 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
         )
     held_out = min(count - 1, max(1, round(fraction * count)))
     order = np.random.default_rng(derive(seed, VALIDATION)).permutation(count)
-    return ClassSubset(split, np.sort(order[held_out:])), ClassSubset(split, np.sort(order[:held_out]))
+    return ClassSubset(split, np.sort(order[held_out:])), ClassSubset(
+        split, np.sort(order[:held_out])
+    )
 
 
 def hold_out_fold(split: Split, fold: int, folds: int) -> tuple[Split, Split]:

@@ -11,9 +11,23 @@ from dml_train.data.decoding import SUFFIXES
 from dml_train.data.parts import Classes, Parts, check_parts, split_classes
 
 # Common names for the parts of a data set.
-_PARTS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "query", "gallery"}
+_PARTS = {
+    "train",
+    "training",
+    "val",
+    "valid",
+    "validation",
+    "dev",
+    "test",
+    "testing",
+    "query",
+    "gallery",
+}
 # Each layout maps the parts of a data set to folders.
-_LAYOUTS = ({"train": "train", "test": "test"}, {"train": "train", "test": "query", "gallery": "gallery"})
+_LAYOUTS = (
+    {"train": "train", "test": "test"},
+    {"train": "train", "test": "query", "gallery": "gallery"},
+)
 
 
 def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 0) -> Parts:
@@ -35,7 +49,9 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
     folder = Path(root).expanduser()
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "doesn't exist"
-        raise DmlError(f"the image folder {folder} {what}; expected ROOT/CLASS/IMAGE: set dataset.root")
+        raise DmlError(
+            f"the image folder {folder} {what}; expected ROOT/CLASS/IMAGE: set dataset.root"
+        )
     children = {child.name for child in _list_folders(folder)}
     for layout in _LAYOUTS:
         if children == {*layout.values()}:
@@ -83,7 +99,9 @@ def _is_image(file: Path) -> bool:
 
 
 def _list_folders(folder: Path) -> list[Path]:
-    return [child for child in folder.iterdir() if child.is_dir() and not child.name.startswith(".")]
+    return [
+        child for child in folder.iterdir() if child.is_dir() and not child.name.startswith(".")
+    ]
 
 
 def _list_classes(folder: Path) -> Classes:
@@ -101,7 +119,9 @@ def _too_few_classes(folder: Path, classes: Classes) -> DmlError:
         found.append(f"{direct} {'image' if direct == 1 else 'images'} directly in it")
     elif not classes:
         below = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
-        if visible := next((p for p in below if not any(part.startswith(".") for part in p.parts)), None):
+        if visible := next(
+            (p for p in below if not any(part.startswith(".") for part in p.parts)), None
+        ):
             found.append(f"other files, such as {visible}")
     message = (
         f"{folder} contains {' and '.join(found)}; expected ROOT/CLASS/IMAGE with at least two classes: a folder for "

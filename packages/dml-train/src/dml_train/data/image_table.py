@@ -110,7 +110,9 @@ def read_image_table(
         return parts
     groups = table.texts("group")
     every = Selection(images, np.arange(len(images)), boxes)
-    return parts._replace(groups={row: groups.names[g] for row, g in zip(every, groups.codes.tolist())})
+    return parts._replace(
+        groups={row: groups.names[g] for row, g in zip(every, groups.codes.tolist())}
+    )
 
 
 def list_tables(source: str) -> dict[Path, str]:
@@ -153,7 +155,9 @@ def _load_by_datasets(name: str) -> dict[Path, str]:
         splits = load_dataset(repository, configuration or None)
     except Exception as error:  # the library, the Hub and the network raise anything
         raise DmlError(f"datasets can't load {name!r}: {type(error).__name__}: {error}") from error
-    found = {Path(file["filename"]): split for split, rows in splits.items() for file in rows.cache_files}
+    found = {
+        Path(file["filename"]): split for split, rows in splits.items() for file in rows.cache_files
+    }
     if not found:
         raise DmlError(
             f"datasets keeps {name!r} in memory; use save_to_disk, and the folder as dataset.source"
@@ -187,11 +191,14 @@ class _Table(NamedTuple):
         distinct = encoded.dictionary.to_pylist()
         codes = encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
         self.check_rows(
-            np.isin(codes, [-1, *(i for i, value in enumerate(distinct) if value in ("", None))]), name
+            np.isin(codes, [-1, *(i for i, value in enumerate(distinct) if value in ("", None))]),
+            name,
         )
         names = sorted({str(value) for value in distinct})
         place = {text: i for i, text in enumerate(names)}
-        return _Texts(np.array([place[str(value)] for value in distinct], dtype=np.int64)[codes], names)
+        return _Texts(
+            np.array([place[str(value)] for value in distinct], dtype=np.int64)[codes], names
+        )
 
     def boxes(self, meaning: str) -> npt.NDArray[np.int64]:
         """Return a column of boxes, (N, 4), rounded; raise a `DmlError` if a box isn't four numbers or is empty."""
@@ -202,7 +209,9 @@ class _Table(NamedTuple):
         try:
             lengths = pc.list_value_length(values).fill_null(0).to_numpy()
             self.check_rows(lengths != _SIDES, name, "not four numbers: left, top, right, bottom")
-            sides = values.flatten().cast(pa.float64()).fill_null(np.nan).to_numpy().reshape(-1, _SIDES)
+            sides = (
+                values.flatten().cast(pa.float64()).fill_null(np.nan).to_numpy().reshape(-1, _SIDES)
+            )
         except pa.ArrowException as error:
             raise DmlError(
                 f"the column {name!r} contains {values.type}; expected lists of four numbers: left, top, right, bottom"
@@ -210,9 +219,17 @@ class _Table(NamedTuple):
         with np.errstate(invalid="ignore"):
             boxes: npt.NDArray[np.int64] = np.rint(sides).astype(np.int64)
         left, top, right, bottom = boxes.T
-        inside = (left >= 0) & (top >= 0) & (left < right) & (top < bottom) & np.isfinite(sides).all(axis=1)
+        inside = (
+            (left >= 0)
+            & (top >= 0)
+            & (left < right)
+            & (top < bottom)
+            & np.isfinite(sides).all(axis=1)
+        )
         self.check_rows(
-            ~inside, name, "not a box: left, top, right, bottom with 0 <= left < right, 0 <= top < bottom"
+            ~inside,
+            name,
+            "not a box: left, top, right, bottom with 0 <= left < right, 0 <= top < bottom",
         )
         return boxes
 
@@ -222,7 +239,11 @@ class _Table(NamedTuple):
             return
         rows = np.flatnonzero(bad).tolist()
         others = ", ".join(name_of(self.rows[row]) for row in rows[1:_MOST_LISTED])
-        also = f" ({len(rows):,} rows, also {others}{', …' * (len(rows) > _MOST_LISTED)})" if others else ""
+        also = (
+            f" ({len(rows):,} rows, also {others}{', …' * (len(rows) > _MOST_LISTED)})"
+            if others
+            else ""
+        )
         raise DmlError(
             f"{name_of(self.rows[rows[0]])}: the column {column!r} is {what}{also}; correct or remove such rows"
         )
@@ -244,7 +265,9 @@ def _read_tables(files: Sequence[Path], image: str, names: Mapping[str, str]) ->
             )
     kind = schema.field(image).type
     content = (
-        kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
+        kind.field("bytes").type
+        if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+        else kind
     )
     is_text = _is_text(kind)
     if not is_text and str(content) not in ("binary", "large_binary", "binary_view"):
@@ -256,7 +279,12 @@ def _read_tables(files: Sequence[Path], image: str, names: Mapping[str, str]) ->
     wanted = list(dict.fromkeys([*kept.values(), *([image] if is_text else [])]))
     try:
         if differs := next(
-            (t for t in tables if image not in t.schema.names or t.schema.field(image).type != kind), None
+            (
+                t
+                for t in tables
+                if image not in t.schema.names or t.schema.field(image).type != kind
+            ),
+            None,
         ):
             raise KeyError(f"{image!r} of {differs.file.name} isn't {kind}")
         every = pa.concat_tables(
@@ -266,7 +294,9 @@ def _read_tables(files: Sequence[Path], image: str, names: Mapping[str, str]) ->
         raise DmlError(
             f"the columns of {files[0]} and another table in its folder differ: {error}"
         ) from error
-    columns = {meaning: (name, every.column(name).combine_chunks()) for meaning, name in kept.items()}
+    columns = {
+        meaning: (name, every.column(name).combine_chunks()) for meaning, name in kept.items()
+    }
     table = _Table(
         TableRows(tables, image),
         columns,

@@ -31,7 +31,9 @@ class Parts(NamedTuple):
     test: Classes
     gallery: Classes | None = None
     groups: Mapping[Any, str] | None = None
-    is_split: bool = True  # whether the source determines which images train; False after `split_classes`
+    is_split: bool = (
+        True  # whether the source determines which images train; False after `split_classes`
+    )
 
     def by_name(self) -> dict[str, Classes]:
         """Return the existing parts by name."""
@@ -60,7 +62,9 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
         source: the folder or table, for the `DmlError` that is raised if there are fewer than 2 classes.
     """
     if not 0.0 < train_fraction < 1.0:
-        raise ValueError(f"train_fraction is {train_fraction}; expected a share above 0 and below 1")
+        raise ValueError(
+            f"train_fraction is {train_fraction}; expected a share above 0 and below 1"
+        )
     if len(classes) < 2:
         raise DmlError(
             f"{source} has {len(classes)} classes; expected at least 2, to be divided into training and test"
@@ -68,12 +72,18 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
     names = sorted(classes)
     order = np.random.default_rng(seed).permutation(len(names))
     trained = min(max(round(train_fraction * len(names)), 1), len(names) - 1)
-    train, test = ({names[c]: classes[names[c]] for c in sorted(part)} for part in np.split(order, [trained]))
+    train, test = (
+        {names[c]: classes[names[c]] for c in sorted(part)} for part in np.split(order, [trained])
+    )
     return Parts(train, test, is_split=False)
 
 
 def divide(
-    by_split: Mapping[str, Classes], train_fraction: float, split_seed: int, table: Path, ignore: str
+    by_split: Mapping[str, Classes],
+    train_fraction: float,
+    split_seed: int,
+    table: Path,
+    ignore: str,
 ) -> Parts:
     """Divide the classes of a table by the column ``split``, see `SPLITS`; the key "" stands for a missing column.
 
@@ -102,7 +112,9 @@ def check_split(split: str, where: str) -> None:
         )
 
 
-def check_parts(parts: Parts, sources: Mapping[str, str], remedy: str = "rename or move one of them") -> None:
+def check_parts(
+    parts: Parts, sources: Mapping[str, str], remedy: str = "rename or move one of them"
+) -> None:
     """Check that parts allow evaluation on unseen classes, and log queries that can't be matched.
 
     Raise a `DmlError` if a part is empty, a class is in training and evaluation, none of the queries has a match in
@@ -139,4 +151,6 @@ def check_parts(parts: Parts, sources: Mapping[str, str], remedy: str = "rename 
     if unmatched and is_first_process():
         count = f"{len(unmatched):,} of the {len(parts.test):,} classes of {sources['test']}"
         example = f"{sources['gallery']}, e.g. {unmatched[0]!r}"
-        _LOG.warning("%s have no image in %s; metrics omit the queries of these classes", count, example)
+        _LOG.warning(
+            "%s have no image in %s; metrics omit the queries of these classes", count, example
+        )

@@ -172,7 +172,9 @@ class TableRows(Sequence[TableRow]):
             row
         ]  # counts a negative row from the end, and raises an IndexError like a list
         place = int(np.searchsorted(self.ends, row, side="right"))
-        return TableRow(self.files[place], int(row - (self.ends[place - 1] if place else 0)), self._column)
+        return TableRow(
+            self.files[place], int(row - (self.ends[place - 1] if place else 0)), self._column
+        )
 
 
 class TarMembers(Sequence[TarMember]):
@@ -186,7 +188,11 @@ class TarMembers(Sequence[TarMember]):
     """
 
     def __init__(
-        self, files: Sequence[Path], ends: Sequence[int], names: PathTable, places: npt.NDArray[np.int64]
+        self,
+        files: Sequence[Path],
+        ends: Sequence[int],
+        names: PathTable,
+        places: npt.NDArray[np.int64],
     ) -> None:
         self.files, self.ends, self._names, self._places = files, np.array(ends), names, places
 
@@ -199,7 +205,9 @@ class TarMembers(Sequence[TarMember]):
         index = range(len(self))[index]
         name = self._names[index].as_posix()
         offset, size = self._places[index].tolist()
-        return TarMember(self.files[int(np.searchsorted(self.ends, index, side="right"))], name, offset, size)
+        return TarMember(
+            self.files[int(np.searchsorted(self.ends, index, side="right"))], name, offset, size
+        )
 
 
 class Selection(Sequence[Item]):
@@ -250,7 +258,8 @@ class TableFile:
                 parquet = pq.ParquetFile(file, memory_map=True)
                 self.schema = parquet.schema_arrow
                 counts = [
-                    parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)
+                    parquet.metadata.row_group(group).num_rows
+                    for group in range(parquet.num_row_groups)
                 ]
                 self._read = lambda group, columns: parquet.read_row_group(
                     group, columns=columns, use_threads=False
@@ -260,7 +269,8 @@ class TableFile:
                     and leaf.statistics is not None
                     and leaf.statistics.null_count
                     for leaf in map(
-                        parquet.metadata.row_group(group).column, range(parquet.metadata.num_columns)
+                        parquet.metadata.row_group(group).column,
+                        range(parquet.metadata.num_columns),
                     )
                 )
             else:
@@ -276,7 +286,9 @@ class TableFile:
                 self.schema = arrow.schema
                 # Batches are views of the mapped file, so reading a batch only to count rows is free.
                 counts = [get(batch).num_rows for batch in groups]
-                self._read = lambda batch, columns: pa.Table.from_batches([get(batch)]).select(columns)
+                self._read = lambda batch, columns: pa.Table.from_batches([get(batch)]).select(
+                    columns
+                )
         except (pa.ArrowException, OSError) as error:
             raise DmlError(f"can't read the table {file}: {error}") from error
         self._ends = np.cumsum([0, *counts])
@@ -293,12 +305,16 @@ class TableFile:
         import pyarrow.compute as pc
 
         found = np.zeros(self.num_rows, np.bool_)
-        for group in filter(lambda group: self._may_contain_nulls(group, column), range(len(self._ends) - 1)):
+        for group in filter(
+            lambda group: self._may_contain_nulls(group, column), range(len(self._ends) - 1)
+        ):
             cells = self.read_cells(column, group)
             values = [cells]
             if pa.types.is_struct(cells.type):
                 named = {field.name for field in cells.type}
-                values = [pc.struct_field(cells, name) for name in ("bytes", "path") if name in named]
+                values = [
+                    pc.struct_field(cells, name) for name in ("bytes", "path") if name in named
+                ]
             nulls = [pc.is_null(value).to_numpy(zero_copy_only=False) for value in values]
             found[self._ends[group] : self._ends[group + 1]] = np.logical_and.reduce(nulls)
         return found

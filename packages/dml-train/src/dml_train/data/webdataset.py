@@ -41,7 +41,9 @@ def read_archives(
     for file in files:
         for key, sample in _read_archive(file, wanted).items():
             kinds = (
-                [image] if image != "image" else [kind for kind in sample.members if f".{kind}" in SUFFIXES]
+                [image]
+                if image != "image"
+                else [kind for kind in sample.members if f".{kind}" in SUFFIXES]
             )
             if not kinds or kinds[0] not in sample.members:
                 raise DmlError(
@@ -62,8 +64,12 @@ def read_archives(
                 f"{files[0]} lacks the column {name!r}{nearest(name, known)} it has: {', '.join(sorted(known))}; "
                 f"dataset.{meaning} names the extension, or the value in .json"
             )
-    places = np.array([(member.offset_data, member.size) for member in found], dtype=np.int64).reshape(-1, 2)
-    return TarMembers(files, ends, PathTable(Path(member.name) for member in found), places), columns
+    places = np.array(
+        [(member.offset_data, member.size) for member in found], dtype=np.int64
+    ).reshape(-1, 2)
+    return TarMembers(
+        files, ends, PathTable(Path(member.name) for member in found), places
+    ), columns
 
 
 def _read_archive(file: Path, wanted: set[str]) -> dict[str, _Sample]:
@@ -85,7 +91,9 @@ def _read_archive(file: Path, wanted: set[str]) -> dict[str, _Sample]:
                 content = archive.extractfile(entry) if kind in wanted or kind == "json" else None
                 if content is not None:
                     text = content.read().decode()
-                    sample.values.update(json.loads(text) if kind == "json" else {kind: text.strip()})
+                    sample.values.update(
+                        json.loads(text) if kind == "json" else {kind: text.strip()}
+                    )
             # tarfile accepts an archive that ends after a member, but a complete one ends with empty blocks.
             archive.fileobj.seek(archive.offset)
             if not archive.fileobj.read(tarfile.BLOCKSIZE):

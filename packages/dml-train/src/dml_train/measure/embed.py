@@ -64,7 +64,9 @@ class ImageChunks(Dataset[LoadedChunk | LoadFailure]):
 
     split: Split
     chunks: Sequence[npt.NDArray[np.int64]]  # the items per chunk
-    names: Sequence[object] | None = None  # names of all items for messages; default: index and class
+    names: Sequence[object] | None = (
+        None  # names of all items for messages; default: index and class
+    )
 
     def __len__(self) -> int:
         """Return the number of chunks."""
@@ -87,7 +89,9 @@ class ImageChunks(Dataset[LoadedChunk | LoadFailure]):
                 images.append(result)
         if not bad:
             first, last = self.describe(items[0]), self.describe(items[-1])
-            return LoadFailure(f"{first} to {last} can only be loaded one by one, not together:\n{trace}")
+            return LoadFailure(
+                f"{first} to {last} can only be loaded one by one, not together:\n{trace}"
+            )
         return LoadedChunk(torch.cat(images) if images else None, bad)
 
     def describe(self, item: int) -> str:
@@ -97,7 +101,9 @@ class ImageChunks(Dataset[LoadedChunk | LoadFailure]):
         return f"item {item} (class {self.split.class_names[self.split.labels[item]]!r})"
 
 
-def split_chunks(items: npt.NDArray[np.int64], size: int = CHUNK_SIZE) -> list[npt.NDArray[np.int64]]:
+def split_chunks(
+    items: npt.NDArray[np.int64], size: int = CHUNK_SIZE
+) -> list[npt.NDArray[np.int64]]:
     """Split items into consecutive chunks of `size`; the last chunk can be smaller."""
     return [items[begin : begin + size] for begin in range(0, len(items), size)]
 
@@ -132,7 +138,9 @@ def embed_chunks(
     try:
         for loaded, items in zip(loaded_chunks, source.chunks):
             if loaded.images is None:
-                yield EmbeddedChunk(np.empty((0, network.embedding_dim), dtype=np.float32), loaded.bad)
+                yield EmbeddedChunk(
+                    np.empty((0, network.embedding_dim), dtype=np.float32), loaded.bad
+                )
                 continue
             embeddings_BD = forward(network, loaded.images, device, precision)
             if not (finite := np.isfinite(embeddings_BD).all(axis=1)).all():
@@ -184,14 +192,18 @@ def items_of_rank(num_items: int, ranks: Ranks) -> npt.NDArray[np.int64]:
     Ranks embed whole chunks, so that the last bits don't depend on the number of ranks.
     """
     passes = -(-num_items // CHUNK_SIZE)
-    begin, end = (passes * rank // ranks.world_size * CHUNK_SIZE for rank in (ranks.rank, ranks.rank + 1))
+    begin, end = (
+        passes * rank // ranks.world_size * CHUNK_SIZE for rank in (ranks.rank, ranks.rank + 1)
+    )
     return np.arange(begin, min(end, num_items))
 
 
 def align_labels(split: Split, reference: Split) -> npt.NDArray[np.int64]:
     """Map a gallery's labels, (N,), to the labels of the query classes of the same name, or to new labels."""
     ids = {name: label for label, name in enumerate(reference.class_names)}
-    mapping = np.array([ids.setdefault(name, len(ids)) for name in split.class_names], dtype=np.int64)
+    mapping = np.array(
+        [ids.setdefault(name, len(ids)) for name in split.class_names], dtype=np.int64
+    )
     return mapping[split.labels]
 
 

@@ -78,7 +78,9 @@ class Embedded:
             folder.matches.unlink(missing_ok=True)
         else:
             stored = self.list_matches()
-            write_atomically(folder.matches, lambda file: np.savez(file, allow_pickle=False, **stored))
+            write_atomically(
+                folder.matches, lambda file: np.savez(file, allow_pickle=False, **stored)
+            )
 
     def select(self, columns: slice | npt.NDArray[np.int64]) -> Embedded:
         """Select columns of queries and gallery."""
@@ -89,11 +91,22 @@ class Embedded:
         """List the arrays of the matches by name, except labels."""
         matches, found = self.matches, dict[str, npt.NDArray[Any] | None]()
         if isinstance(matches, Relevance):
-            found = {"offsets": matches.offsets, "indices": matches.indices, "grades": matches.grades}
+            found = {
+                "offsets": matches.offsets,
+                "indices": matches.indices,
+                "grades": matches.grades,
+            }
         elif matches is not None:
-            found = {"groups": matches.groups, "junk": matches.junk, "distractors": matches.distractors}
+            found = {
+                "groups": matches.groups,
+                "junk": matches.junk,
+                "distractors": matches.distractors,
+            }
         if matches is not None and matches.ignored is not None:
-            found |= {"ignored_offsets": matches.ignored.offsets, "ignored_indices": matches.ignored.items}
+            found |= {
+                "ignored_offsets": matches.ignored.offsets,
+                "ignored_indices": matches.ignored.items,
+            }
         if self.gallery_matches is not None:
             found["gallery_groups"] = self.gallery_matches.groups
         return {name: array for name, array in found.items() if array is not None}
@@ -130,13 +143,17 @@ class Measurement(NamedTuple):
     """An evaluation on ranks."""
 
     metrics: dict[str, Any]  # `Evaluation.to_dict`
-    evaluation: Evaluation | None  # None on all but the first rank, unless the ranks shared the work
+    evaluation: (
+        Evaluation | None
+    )  # None on all but the first rank, unless the ranks shared the work
 
 
 def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = True) -> Evaluator:
     """Build a recipe's evaluator; unless `clustering`, exclude metrics of clusters and pairs, which are the slowest."""
     table = recipe.evaluation.component()
-    return make_evaluator(table if clustering else select_retrieval(table), registry, recipe.training.seed)
+    return make_evaluator(
+        table if clustering else select_retrieval(table), registry, recipe.training.seed
+    )
 
 
 def make_evaluator(table: Mapping[str, Any], registry: Registry, seed: int) -> Evaluator:
@@ -164,7 +181,11 @@ def evaluate(evaluator: Evaluator, embedded: Embedded) -> Evaluation:
 
 
 def evaluate_arrays(
-    evaluator: Evaluator, embeddings: Any, labels: Any, gallery: Any = None, gallery_labels: Any = None
+    evaluator: Evaluator,
+    embeddings: Any,
+    labels: Any,
+    gallery: Any = None,
+    gallery_labels: Any = None,
 ) -> Evaluation:
     """Evaluate embeddings; see `Evaluator.evaluate` for the arguments.
 
@@ -226,7 +247,10 @@ _CHECKSUM = "checksum"  # the name of the array with the checksum
 
 def save_per_query(folder: RunFolder, recipe: Recipe, evaluation: Evaluation) -> None:
     """Save an evaluation's values per query in the run's folder, with a checksum of the evaluator and the seed."""
-    arrays = {name: np.asarray(values_Q, dtype=np.float64) for name, values_Q in evaluation.per_query.items()}
+    arrays = {
+        name: np.asarray(values_Q, dtype=np.float64)
+        for name, values_Q in evaluation.per_query.items()
+    }
     arrays[_CHECKSUM] = np.array(_checksum(recipe))
     write_atomically(folder.per_query, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
@@ -282,7 +306,9 @@ def check_levels(levels: Sequence[str], known: Sequence[str]) -> None:
     for name in levels:
         if name not in known:
             listed = ", ".join(known) or "only one, without a name"
-            raise InvalidOption(f"the embedding has no level {name!r}{nearest(name, known)} levels: {listed}")
+            raise InvalidOption(
+                f"the embedding has no level {name!r}{nearest(name, known)} levels: {listed}"
+            )
 
 
 def select_prefix(embedded: Embedded, prefix: int) -> Embedded:
@@ -323,7 +349,9 @@ def check_prefixes(prefixes: Sequence[int], dim: int) -> None:
     """Raise DmlError unless all prefixes are in [1, dim]."""
     for prefix in prefixes:
         if not 1 <= prefix <= dim:
-            raise DmlError(f"the prefix is {prefix}; expected 1 to {dim}, the dimension of the embedding")
+            raise DmlError(
+                f"the prefix is {prefix}; expected 1 to {dim}, the dimension of the embedding"
+            )
 
 
 def evaluate_prefixes_on_ranks(

@@ -70,7 +70,9 @@ def average_runs(values: Sequence[float]) -> Interval:
     if not values:
         raise ValueError("values is empty; expected a value for one or more runs")
     spread = pool_spread([values])
-    return Interval(statistics.fmean(values), None if spread is None else spread.half_width(len(values)))
+    return Interval(
+        statistics.fmean(values), None if spread is None else spread.half_width(len(values))
+    )
 
 
 def share_interval(share: float, count: int) -> Interval:

@@ -57,7 +57,9 @@ def _k_of(name: str) -> int:
 
 def explain(names: Iterable[str]) -> dict[str, str]:
     """Return the titles and meanings of metrics; all Recall@K share a title."""
-    families = dict.fromkeys(family for name in names if (family := metric_family(name)) is not None)
+    families = dict.fromkeys(
+        family for name in names if (family := metric_family(name)) is not None
+    )
     return {METRICS[family].title: METRICS[family].meaning for family in families}
 
 

@@ -80,7 +80,9 @@ class EmbeddingHead(nn.Module):
             )
         self.embedding_dim = embedding_dim
         self.pool = _POOLINGS[pooling]()
-        self.norm = nn.LayerNorm(num_features, elementwise_affine=False) if layer_norm else nn.Identity()
+        self.norm = (
+            nn.LayerNorm(num_features, elementwise_affine=False) if layer_norm else nn.Identity()
+        )
         self.linear = nn.Linear(num_features, embedding_dim, bias=bias) if linear else nn.Identity()
         self.output = nn.BatchNorm1d(embedding_dim, affine=False) if batch_norm else nn.Identity()
 
@@ -105,7 +107,9 @@ class LevelledHead(nn.Module):
         evaluated: indices of the levels to use in evaluation; default: all.
     """
 
-    def __init__(self, levels: Sequence[EmbeddingHead], evaluated: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, levels: Sequence[EmbeddingHead], evaluated: Sequence[int] | None = None
+    ) -> None:
         super().__init__()
         self.levels = nn.ModuleList(levels)
         self.dims = [level.embedding_dim for level in levels]
@@ -134,7 +138,9 @@ class LevelledLoss(nn.Module):
         weights: the weight per level, at least 0.
     """
 
-    def __init__(self, levels: Sequence[nn.Module], dims: Sequence[int], weights: Sequence[float]) -> None:
+    def __init__(
+        self, levels: Sequence[nn.Module], dims: Sequence[int], weights: Sequence[float]
+    ) -> None:
         super().__init__()
         if not len(levels) == len(dims) == len(weights):
             raise ValueError(
@@ -203,7 +209,9 @@ class EmbeddingModel(nn.Module):
         self.backbone = backbone
         self.head = head
         self.register_module("whitening", None)
-        self._frozen = frozenset(name for name, p in backbone.named_parameters() if not p.requires_grad)
+        self._frozen = frozenset(
+            name for name, p in backbone.named_parameters() if not p.requires_grad
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute, and update the modes that depend on `backbone_trains` and `batch_norm_trains`."""
@@ -216,7 +224,9 @@ class EmbeddingModel(nn.Module):
         """Map (B, channels, H, W) to (B, D) float32."""
         embeddings_BD: Tensor = self.head(self.backbone(images_BCHW)).float()
         if self.flips:
-            embeddings_BD = (embeddings_BD + self.head(self.backbone(images_BCHW.flip(3))).float()) / 2
+            embeddings_BD = (
+                embeddings_BD + self.head(self.backbone(images_BCHW.flip(3))).float()
+            ) / 2
         return embeddings_BD if self.whitening is None else self.whitening(embeddings_BD)
 
     def frozen_parameters(self) -> list[nn.Parameter]:
@@ -226,7 +236,9 @@ class EmbeddingModel(nn.Module):
     @property
     def embedding_dim(self) -> int:
         """D, in evaluation."""
-        return self.head.embedding_dim if self.whitening is None else len(self.whitening.components_WD)
+        return (
+            self.head.embedding_dim if self.whitening is None else len(self.whitening.components_WD)
+        )
 
     def train(self, mode: bool = True) -> EmbeddingModel:
         """Set training or evaluation mode; frozen parts stay in evaluation mode."""
@@ -290,4 +302,6 @@ def layer_scales(layers: Sequence[Sequence[nn.Parameter]], decay: float) -> dict
     Source: Clark et al. 2020, ELECTRA, Sec. 3.1 ("layerwise learning-rate decay").
     """
     last = len(layers) - 1
-    return {id(parameter): decay ** (last - k) for k, layer in enumerate(layers) for parameter in layer}
+    return {
+        id(parameter): decay ** (last - k) for k, layer in enumerate(layers) for parameter in layer
+    }

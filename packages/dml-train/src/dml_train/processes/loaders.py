@@ -48,7 +48,9 @@ class LoaderContext(Context):
         super().__init__()
         # The server imports these modules once, so that loaders needn't spend seconds on it.
         if sys.platform != "win32":
-            self.set_forkserver_preload(["dml_train.data.factories", "dml_train.processes.loader_server"])
+            self.set_forkserver_preload(
+                ["dml_train.data.factories", "dml_train.processes.loader_server"]
+            )
 
 
 @contextmanager

@@ -27,7 +27,9 @@ class Interrupted(Exception):
         arguments: see `DmlError`.
     """
 
-    def __init__(self, message: str, signal_number: int, *, arguments: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, signal_number: int, *, arguments: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(message)
         self.signal_number = signal_number
         self.arguments = arguments
@@ -117,7 +119,9 @@ def end_with_launcher(launcher: int, seconds_between_looks: float = 1.0) -> Iter
         # Poll, since this works everywhere. Linux could send SIGTERM, but sends it when the parent's thread ends.
         while not over.wait(seconds_between_looks):
             if os.getppid() != launcher:
-                os.killpg(0, signal.SIGCONT)  # this rank waits for loaders, which may be suspended, too
+                os.killpg(
+                    0, signal.SIGCONT
+                )  # this rank waits for loaders, which may be suspended, too
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 

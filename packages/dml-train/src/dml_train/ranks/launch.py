@@ -46,14 +46,23 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
     # Don't forward SIGHUP: it ends this process, and the ranks then save (except under nohup, which ignores it).
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT")
     with TemporaryDirectory(prefix="dml-ranks-") as logs:
-        options = ["--standalone", "--local-addr=localhost", f"--nproc-per-node={nproc}", f"--log-dir={logs}"]
+        options = [
+            "--standalone",
+            "--local-addr=localhost",
+            f"--nproc-per-node={nproc}",
+            f"--log-dir={logs}",
+        ]
         try:
             torch.distributed.run.main([*options, "--module", "dml_train", *arguments])
         except ChildFailedError as error:
             _raise_failure(error.failures, nproc, folder)
         except SignalException as stopped:
-            errors = (json.loads(path.read_bytes())["message"] for path in Path(logs).rglob("error.json"))
-            if message := next((text for text in errors if LOST_RANK not in text), ""):  # e.g. a disk is full
+            errors = (
+                json.loads(path.read_bytes())["message"] for path in Path(logs).rglob("error.json")
+            )
+            if message := next(
+                (text for text in errors if LOST_RANK not in text), ""
+            ):  # e.g. a disk is full
                 raise DmlError(message) from None
             sys.exit(128 + stopped.sigval)
 
@@ -66,7 +75,9 @@ def _raise_failure(failures: Mapping[int, ProcessFailure], nproc: int, folder: P
         if failure.exitcode == 2 and failure.error_file_data.get("message")
     }
     # torchrun ends the other ranks with SIGTERM. Note that a rank may report a lost peer before the peer reports why.
-    killed = [rank for rank, f in failures.items() if f.exitcode < 0 and f.exitcode != -signal.SIGTERM]
+    killed = [
+        rank for rank, f in failures.items() if f.exitcode < 0 and f.exitcode != -signal.SIGTERM
+    ]
     causes = [rank for rank, message in messages.items() if LOST_RANK not in message]
     earliest = min(failures, key=lambda rank: failures[rank].timestamp)
     rank = next(iter([*killed, *causes]), earliest)
@@ -76,7 +87,9 @@ def _raise_failure(failures: Mapping[int, ProcessFailure], nproc: int, folder: P
     if rank in messages:
         raise DmlError(messages[rank])
     cause = (
-        f"was killed by {failure.signal_name()}" if failure.exitcode < 0 else f"failed ({failure.exitcode})"
+        f"was killed by {failure.signal_name()}"
+        if failure.exitcode < 0
+        else f"failed ({failure.exitcode})"
     )
     raise DmlError(
         f"rank {rank} of {nproc} {cause}, and the others were stopped; resume from the last checkpoint in {folder}",

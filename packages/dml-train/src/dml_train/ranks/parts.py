@@ -51,7 +51,8 @@ def write_part(path: Path, rows: Mapping[str, OwnRows]) -> FileRecord:
     Raise an OSError or SafetensorError if the write fails.
     """
     offsets = {
-        name: {"saved_offsets": [own.first, *[0] * (own.values.ndim - 1)]} for name, own in rows.items()
+        name: {"saved_offsets": [own.first, *[0] * (own.values.ndim - 1)]}
+        for name, own in rows.items()
     }
     tensors = {name: own.values.detach().cpu().contiguous() for name, own in rows.items()}
     # Don't add other metadata, since safetensors would write multiple entries in random order.

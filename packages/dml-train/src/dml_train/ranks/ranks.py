@@ -50,7 +50,11 @@ class Ranks:
     @property
     def threads(self) -> int:
         """This rank's share of the cores that the process may use, at least 1."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
         return max(1, cores // self.local_world_size)
 
     def replicate(self, model: nn.Module) -> nn.Module:

@@ -96,7 +96,8 @@ class Shards:
             state = optimizer["state"].get(index, {})
             sharded = {key: value for key, value in state.items() if _has_rows(value, count)}
             taken = {
-                key: take(value, name, f"optimizer/state/{index}/{key}") for key, value in sharded.items()
+                key: take(value, name, f"optimizer/state/{index}/{key}")
+                for key, value in sharded.items()
             }
             if state:
                 optimizer["state"][index] = {**state, **taken}
@@ -113,7 +114,9 @@ class Shards:
             stored: the rows that replace the placeholders.
         """
         groups = self._optimizer.state_dict()["param_groups"]
-        if [group.keys() for group in groups] != [group.keys() for group in optimizer["param_groups"]]:
+        if [group.keys() for group in groups] != [
+            group.keys() for group in optimizer["param_groups"]
+        ]:
             raise ValueError("a different kind of optimizer saved this state")
         for name, value in loss.items():
             if name in self._rows or is_placeholder(value):
@@ -123,7 +126,9 @@ class Shards:
             name = names.get(index, "")
             for key, value in state.items():
                 if is_placeholder(value) or (name and _has_rows(value, self._rows[name].total)):
-                    state[key] = self._own_rows(value, name, f"optimizer/state/{index}/{key}", stored)
+                    state[key] = self._own_rows(
+                        value, name, f"optimizer/state/{index}/{key}", stored
+                    )
                 elif self and isinstance(value, Tensor):
                     # Copy the tensor, since the mapped checkpoint file may be removed during the run.
                     state[key] = value.clone()
@@ -132,7 +137,9 @@ class Shards:
 
     def _indices(self) -> dict[int, str]:
         """Map the indices of sharded parameters in the optimizer's state to parameter names."""
-        order = (parameter for group in self._optimizer.param_groups for parameter in group["params"])
+        order = (
+            parameter for group in self._optimizer.param_groups for parameter in group["params"]
+        )
         return {
             index: self._names[id(parameter)]
             for index, parameter in enumerate(order)
@@ -146,7 +153,9 @@ class Shards:
             first, total = self._rows[name]
             last = first + len(self._loss.get_parameter(name))
             if total != len(value):
-                raise ValueError(f"{path} contains {len(value)} rows; expected {total}, as in the loss")
+                raise ValueError(
+                    f"{path} contains {len(value)} rows; expected {total}, as in the loss"
+                )
         if is_placeholder(value):
             return stored.read(path, value, first, last)
         return value[first:last].clone()

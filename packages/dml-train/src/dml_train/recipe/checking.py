@@ -12,7 +12,14 @@ from pydantic_core import ErrorDetails
 from dml_core import CONTEXT, DmlError, InvalidOption, Kind, Registry, metric_family, nearest
 from dml_core.errors import join_errors
 from dml_core.registry import map_components
-from dml_train.recipe.tables import OLD_METRIC_KEYS, VARIANT_TAGS, Evaluation, Logging, Recipe, list_tables
+from dml_train.recipe.tables import (
+    OLD_METRIC_KEYS,
+    VARIANT_TAGS,
+    Evaluation,
+    Logging,
+    Recipe,
+    list_tables,
+)
 
 # Tables that select a component by `name`.
 _COMPONENTS: Mapping[str, Kind] = {
@@ -47,7 +54,8 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
         joined = join_errors(mistakes)
         raise type(joined)(f"{origin}: {joined}")
     filled: dict[str, Any] = {
-        name: _fill_defaults(registry, kind, getattr(recipe, name)) for name, kind in _COMPONENTS.items()
+        name: _fill_defaults(registry, kind, getattr(recipe, name))
+        for name, kind in _COMPONENTS.items()
     }
     filled["evaluation"] = _fill_defaults(registry, "evaluators", recipe.evaluation.component())
     loggers = [_fill_defaults(registry, "loggers", table) for table in recipe.logging.loggers]
@@ -108,7 +116,9 @@ def _fill_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> 
     filled: dict[str, Any] = {"name": table["name"]}
     for option in registry.entry(kind, table["name"]).component.options:
         default = option.default
-        if option.name not in CONTEXT[kind] and isinstance(default, bool | int | float | str | list | tuple):
+        if option.name not in CONTEXT[kind] and isinstance(
+            default, bool | int | float | str | list | tuple
+        ):
             filled[option.name] = list(default) if isinstance(default, tuple) else default
     for key, value in table.items():
         if isinstance(value, dict):
@@ -134,13 +144,17 @@ def _message(details: ErrorDetails, document: Mapping[str, Any]) -> str:
         where = f"table [{'.'.join(location[:-1])}] has" if location[:-1] else "a recipe has"
         known = list(table.model_fields)
         within = [] if location[:-1] else _tables_with(key, document)
-        suggested = f"; did you mean {' or '.join(map(repr, within))}?" if within else nearest(key, known)
+        suggested = (
+            f"; did you mean {' or '.join(map(repr, within))}?" if within else nearest(key, known)
+        )
         return f"{where} no key {key!r}{suggested} keys: {', '.join(known)}"
     if details["type"] == "missing":
         return f"the table [{path}] is missing" if len(location) == 1 else f"{path} is missing"
     if details["type"] in ("dict_type", "model_type") and len(location) == 1:
         given = details["input"]
-        remedy = f': {path}={{name="{given}"}}' if isinstance(given, str) and path in _COMPONENTS else ""
+        remedy = (
+            f': {path}={{name="{given}"}}' if isinstance(given, str) and path in _COMPONENTS else ""
+        )
         return f"{path} is {given!r}; expected a table{remedy}"
     message = details["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
@@ -153,4 +167,6 @@ def _tables_with(key: str, document: Mapping[str, Any]) -> list[str]:
     """List the dotted keys ``TABLE.key`` that exist in recipes in general, or in a table of this document."""
     found = [f"{name}.{key}" for name, table in list_tables().items() if key in table.model_fields]
     given = {name: table for name, table in document.items() if isinstance(table, Mapping)}
-    return list(dict.fromkeys([*found, *(f"{name}.{key}" for name, table in given.items() if key in table)]))
+    return list(
+        dict.fromkeys([*found, *(f"{name}.{key}" for name, table in given.items() if key in table)])
+    )

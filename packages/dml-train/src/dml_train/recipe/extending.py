@@ -139,7 +139,9 @@ def remove(document: dict[str, Any], key: str) -> None:
         owner = value
         if not isinstance(owner, dict) or part not in owner:
             known = owner if isinstance(owner, dict) else ()
-            raise InvalidOption(f"no key {key!r}{nearest(part, known)} keys: {', '.join(known) or 'none'}")
+            raise InvalidOption(
+                f"no key {key!r}{nearest(part, known)} keys: {', '.join(known) or 'none'}"
+            )
         value = owner[part]
     del owner[parts[-1]]
 
@@ -161,7 +163,9 @@ def _read(name: str, path: Path | None) -> Source:
     if not isinstance(dropped, list) or not all(isinstance(key, str) for key in dropped):
         raise InvalidOption(f"{name}: drop is {dropped!r}; expected a list of dotted keys")
     if dropped and parent is None:
-        raise InvalidOption(f"{name}: drop is given, but extends is not; drop removes keys of the parent")
+        raise InvalidOption(
+            f"{name}: drop is given, but extends is not; drop removes keys of the parent"
+        )
     return Source(text, document, path, name)
 
 

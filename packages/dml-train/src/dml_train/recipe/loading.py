@@ -15,7 +15,9 @@ from dml_train.recipe.tables import Recipe
 
 
 def load_recipe(
-    source: str | Path, overrides: Iterable[str] | Mapping[str, Any] = (), registry: Registry | None = None
+    source: str | Path,
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    registry: Registry | None = None,
 ) -> Recipe:
     """Load a recipe, change some keys, and check the result.
 
@@ -37,7 +39,9 @@ def load_recipe(
     return parse(document, registry or installed(), origin)
 
 
-def read(source: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) -> tuple[dict[str, Any], str]:
+def read(
+    source: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()
+) -> tuple[dict[str, Any], str]:
     """Read a recipe, resolve `extends` and apply overrides; return the unchecked document, and a name for messages.
 
     See `load_recipe` for the arguments, and `read_chain`, `resolve` and `assign` for the errors.
@@ -45,7 +49,9 @@ def read(source: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) 
     chain = read_chain(source)
     document = resolve(chain)
     if isinstance(overrides, str):
-        raise TypeError(f"overrides is the string {overrides!r}; expected a list of strings, or a mapping")
+        raise TypeError(
+            f"overrides is the string {overrides!r}; expected a list of strings, or a mapping"
+        )
     if isinstance(overrides, Mapping):
         for key, value in overrides.items():
             set_value(document, key, value)
@@ -54,7 +60,9 @@ def read(source: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) 
             assign(document, override)
     for key in (EXTENDS, DROP):
         if key in document:
-            raise InvalidOption(f"can't set {key!r}: it is resolved before any override; write it in a file")
+            raise InvalidOption(
+                f"can't set {key!r}: it is resolved before any override; write it in a file"
+            )
     origin = chain[0].name if chain[0].path else f"recipe {chain[0].name}"
     parents = ", ".join(parent.name for parent in chain[1:])
     return document, f"{origin} (extends {parents})" if parents else origin
@@ -91,5 +99,7 @@ def set_value(document: dict[str, Any], key: str, value: Any) -> None:
     for name in tables:
         owner = owner.setdefault(name, {})
         if not isinstance(owner, dict):
-            raise InvalidOption(f"can't set {key!r}: {name!r} is {owner!r} in the recipe, not a table")
+            raise InvalidOption(
+                f"can't set {key!r}: {name!r} is {owner!r} in the recipe, not a table"
+            )
     owner[last] = value

@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from dml_core import InvalidOption
 from dml_train.networks import Pooling
@@ -16,7 +24,9 @@ from dml_train.processes.limits import MOST_PROCESSES
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
-LONGEST = 2**53  # steps or epochs, so that positions in a run are exact as floats, and products are finite
+LONGEST = (
+    2**53
+)  # steps or epochs, so that positions in a run are exact as floats, and products are finite
 Period = Annotated[float, Field(ge=0, le=LONGEST)]
 Size = Annotated[int, Field(ge=1)]
 Unit = Literal["step", "epoch"]
@@ -93,7 +103,11 @@ class Training(Table):
     @model_validator(mode="after")
     def _check_length(self) -> Training:
         if (self.steps is None) == (self.epochs is None):
-            given = "neither" if self.steps is None else f"steps = {self.steps} and epochs = {self.epochs}"
+            given = (
+                "neither"
+                if self.steps is None
+                else f"steps = {self.steps} and epochs = {self.epochs}"
+            )
             raise ValueError(f"{given} given; expected exactly one of 'steps' and 'epochs'")
         return self
 
@@ -105,7 +119,9 @@ def _variant(value: object) -> str:
 # Pydantic chooses the variant by the tag, so that it reports only errors of this variant. Locations contain the tag.
 VARIANT_TAGS = _SCALAR, _LIST = "(scalar)", "(list)"
 T = TypeVar("T")
-ScalarOrList = Annotated[Annotated[T, Tag(_SCALAR)] | Annotated[list[T], Tag(_LIST)], Discriminator(_variant)]
+ScalarOrList = Annotated[
+    Annotated[T, Tag(_SCALAR)] | Annotated[list[T], Tag(_LIST)], Discriminator(_variant)
+]
 
 
 class Level(NamedTuple):
@@ -270,9 +286,13 @@ class Validation(Table):
     def _check_choice(self) -> Validation:
         if (self.fold is None) != (self.folds is None):
             given = "fold" if self.folds is None else "folds"
-            raise ValueError(f"only {given} = {getattr(self, given)} is given; expected both fold and folds")
+            raise ValueError(
+                f"only {given} = {getattr(self, given)} is given; expected both fold and folds"
+            )
         if self.fold is not None and self.folds is not None and self.fold >= self.folds:
-            raise ValueError(f"fold = {self.fold} of folds = {self.folds}; expected 0 to {self.folds - 1}")
+            raise ValueError(
+                f"fold = {self.fold} of folds = {self.folds}; expected 0 to {self.folds - 1}"
+            )
         ways = [
             f"{name} = {value}"
             for name, value in (
@@ -322,10 +342,14 @@ class Recipe(Table):
     def _check_validation(self) -> Recipe:
         table = self.validation
         if table.selects and not self.evaluation.every:
-            way = "class_fraction" if table.class_fraction else "folds" if table.folds else "on_test"
+            way = (
+                "class_fraction" if table.class_fraction else "folds" if table.folds else "on_test"
+            )
             raise ValueError(f"validation.{way} is given; expected evaluation.every above 0, too")
         if table.patience and not table.selects:
-            raise ValueError("validation.patience is given; expected class_fraction, folds or on_test, too")
+            raise ValueError(
+                "validation.patience is given; expected class_fraction, folds or on_test, too"
+            )
         if not self.evaluation.test and not table.holds_out:
             raise ValueError(
                 "evaluation.test is false and no classes are held out, so metrics would not be measured; "

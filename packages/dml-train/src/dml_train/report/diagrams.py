@@ -40,7 +40,9 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> lis
     return [figure for figure in figures if figure is not None]
 
 
-def _draw_curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> Figure | None:
+def _draw_curve(
+    name: str, runs: Mapping[str, Sequence[Mapping[str, float | None]]]
+) -> Figure | None:
     """Draw a value for the runs that logged it at multiple steps; return None if there aren't any."""
     title, single = title_of(name), len(runs) == 1
     series, courses, key = [], [], []
@@ -73,7 +75,10 @@ def _draw_curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float | None
     words = "; ".join(courses)
     averaged = f", means of {longest} steps" if longest > 1 else ""
     return draw_figure(
-        draw, alt=f"{title} over the steps, {words}", caption=f"{title}{averaged}: {words}.", key=key
+        draw,
+        alt=f"{title} over the steps, {words}",
+        caption=f"{title}{averaged}: {words}.",
+        key=key,
     )
 
 
@@ -116,7 +121,9 @@ def _recall_by_k(test: EvaluatedEmbeddings, measured: Mapping[int, float]) -> di
     rank_M = np.rint(1 / matched)
     if len(matched) == 0 or (1 / rank_M != matched).any():
         return dict(measured)  # ranks are means over the orders of tied items
-    items = len(test.embedded.labels) if test.embedded.gallery is None else len(test.embedded.gallery)
+    items = (
+        len(test.embedded.labels) if test.embedded.gallery is None else len(test.embedded.gallery)
+    )
     most = min(items, max(measured))
     ks = np.unique(np.rint(np.geomspace(1, most, _PLACES)).astype(np.int64))
     found = np.searchsorted(np.sort(rank_M), ks, "right")
@@ -126,13 +133,17 @@ def _recall_by_k(test: EvaluatedEmbeddings, measured: Mapping[int, float]) -> di
 def _measure_rates(test: EvaluatedEmbeddings) -> Mapping[float, float] | None:
     """Measure true accept rates by FAR; return None if matches are listed, or the evaluator can't verify."""
     embedded, matches = test.embedded, test.embedded.matches
-    has_lists = isinstance(matches, Relevance) or (matches is not None and matches.ignored is not None)
+    has_lists = isinstance(matches, Relevance) or (
+        matches is not None and matches.ignored is not None
+    )
     if has_lists or not isinstance(test.evaluator, VerifyingEvaluator):
         return None
     n = len(embedded.labels)
     pairs = n * (n - 1) // 2 if embedded.gallery is None else n * len(embedded.gallery)
     least = max(_LEAST_FAR, 1 / max(pairs, 10))
-    far = sorted({*np.geomspace(least, 0.5, _FARS).tolist(), *(share for share in _NAMED if share >= least)})
+    far = sorted(
+        {*np.geomspace(least, 0.5, _FARS).tolist(), *(share for share in _NAMED if share >= least)}
+    )
     return test.evaluator.true_accept_rates(far, *embedded.arguments())
 
 
@@ -184,13 +195,17 @@ class Prefixes(NamedTuple):
     """Metrics by number of dimensions, in ascending order; the last row is the full embedding."""
 
     titles: Sequence[str]  # the metrics' titles by column
-    rows: Sequence[tuple[int, Sequence[float | None]]]  # dimensions and metrics; None if a metric is missing
+    rows: Sequence[
+        tuple[int, Sequence[float | None]]
+    ]  # dimensions and metrics; None if a metric is missing
     figure: Figure  # the metrics over the number of dimensions
 
 
 def list_prefixes(result: Mapping[str, Any], dim: int) -> Prefixes | None:
     """List the metrics of prefixes and of all `dim` dimensions; return None if prefixes were not measured."""
-    measured: dict[int, Mapping[str, Any]] = {int(m): each for m, each in result.get("prefixes", {}).items()}
+    measured: dict[int, Mapping[str, Any]] = {
+        int(m): each for m, each in result.get("prefixes", {}).items()
+    }
     if not measured:
         return None
     measured[dim] = result
@@ -207,7 +222,9 @@ def list_prefixes(result: Mapping[str, Any], dim: int) -> Prefixes | None:
     def draw(axes: Any, ink: str, line: str) -> None:
         for column, (marker, _, colour) in zip(range(len(titles)), MARKS, strict=False):
             points = [(m, values[column]) for m, values in rows if values[column] is not None]
-            axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.4, marker=marker, markersize=5)
+            axes.plot(
+                *zip(*points, strict=True), color=colour, linewidth=1.4, marker=marker, markersize=5
+            )
         axes.set_xscale("log", base=2)
         axes.set_xticks([m for m, _ in rows], [str(m) for m, _ in rows])
         axes.set_xlabel("dimensions")
@@ -218,7 +235,9 @@ def list_prefixes(result: Mapping[str, Any], dim: int) -> Prefixes | None:
         for title, low, high in zip(titles, lowest, highest, strict=True)
         if low is not None and high is not None
     )
-    key = [(symbol, colour, title) for title, (_, symbol, colour) in zip(titles, MARKS, strict=False)]
+    key = [
+        (symbol, colour, title) for title, (_, symbol, colour) in zip(titles, MARKS, strict=False)
+    ]
     alt = f"Metrics over the number of dimensions: {words}"
     return Prefixes(titles, rows, draw_figure(draw, alt=alt, caption=f"{words}.", key=key))
 
@@ -233,7 +252,9 @@ class SizeBin(NamedTuple):
     worst: float  # lowest Recall@1
 
 
-def group_by_size(sizes_C: npt.NDArray[np.int64], recalls_C: npt.NDArray[np.float64]) -> list[SizeBin]:
+def group_by_size(
+    sizes_C: npt.NDArray[np.int64], recalls_C: npt.NDArray[np.float64]
+) -> list[SizeBin]:
     """Group classes by size into at most six groups of similar numbers of classes; equal sizes stay together."""
     if not len(sizes_C):
         return []
@@ -256,7 +277,9 @@ def draw_recall_by_size(
 
     def draw(axes: Any, ink: str, line: str) -> None:
         axes.scatter(*pairs, s=20 * np.sqrt(counts), color=ink, alpha=0.35, linewidths=0)
-        axes.plot(middles, [b.recall for b in bins], color=line, marker="o", markersize=5, linewidth=1.6)
+        axes.plot(
+            middles, [b.recall for b in bins], color=line, marker="o", markersize=5, linewidth=1.6
+        )
         if sizes_C.max() > 20 * max(1, sizes_C.min()):
             axes.set_xscale("log")
         axes.set_ylim(-0.05, 1.05)

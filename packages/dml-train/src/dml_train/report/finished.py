@@ -120,7 +120,9 @@ def _items(dataset: Dataset, embedded: Embedded) -> tuple[Items, Items]:
     if embedded.gallery_labels is not None:
         same = same and np.array_equal(align_labels(gallery, queries), embedded.gallery_labels)
     if not same:
-        raise DmlError("the labels of data set and run differ: the data set was changed after the run")
+        raise DmlError(
+            "the labels of data set and run differ: the data set was changed after the run"
+        )
     return Items(queries), Items(gallery)
 
 
@@ -153,7 +155,9 @@ def compare_metrics(
 class CodesComparison(NamedTuple):
     """The metrics and bytes of codes, with a bit per dimension, compared with floats."""
 
-    differences: Sequence[MetricDifference]  # codes minus floats; empty if a paired test isn't possible
+    differences: Sequence[
+        MetricDifference
+    ]  # codes minus floats; empty if a paired test isn't possible
     metrics: Sequence[tuple[str, float, float]]  # title, value for floats, value for codes
     bytes_as_floats: int  # per item
     bytes_as_codes: int
@@ -175,7 +179,11 @@ def compare_with_codes(run: FinishedRun, registry: Registry) -> CodesComparison 
     values = {metric.name: metric.value for metric in for_codes}
     return CodesComparison(
         compare_metrics(as_floats, as_codes, for_floats, for_codes),
-        [(metric.title, metric.value, values[metric.name]) for metric in for_floats if metric.name in values],
+        [
+            (metric.title, metric.value, values[metric.name])
+            for metric in for_floats
+            if metric.name in values
+        ],
         run.test.evaluator.bytes_per_item(dim),
         evaluator.bytes_per_item(dim),
     )

@@ -90,7 +90,9 @@ def tsne(embeddings_ND: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         start_N2 = points_N2 / spread * 1e-4
         # Use a single thread, since a different order of summation would change the map.
         with threadpool_limits(1):
-            points_N2 = TSNE(init=start_N2, perplexity=perplexity, random_state=0).fit_transform(rows_ND)
+            points_N2 = TSNE(init=start_N2, perplexity=perplexity, random_state=0).fit_transform(
+                rows_ND
+            )
     points_N2 = points_N2 - (points_N2.min(axis=0) + points_N2.max(axis=0)) / 2
     return np.asarray(points_N2 / max(float(np.abs(points_N2).max()), 1e-12), dtype=np.float64)
 
@@ -110,7 +112,10 @@ def principal_plane(rows_ND: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
 
 
 def draw_map(
-    points_M2: npt.NDArray[np.float64], labels_M: npt.NDArray[np.int64], named: Mapping[int, str], which: str
+    points_M2: npt.NDArray[np.float64],
+    labels_M: npt.NDArray[np.int64],
+    named: Mapping[int, str],
+    which: str,
 ) -> Figure:
     """Draw items as points, coloured by class, and mark the items of `named` classes, at most eight."""
     marks = list(zip(MARKS, named.items(), strict=False))
@@ -120,10 +125,14 @@ def draw_map(
 
     def draw(axes: Any, ink: str, line: str) -> None:
         axes.set_axis_off()
-        axes.scatter(*points_M2[plain_M].T, s=7, c=colours[classes_M[plain_M]], alpha=0.75, linewidths=0)
+        axes.scatter(
+            *points_M2[plain_M].T, s=7, c=colours[classes_M[plain_M]], alpha=0.75, linewidths=0
+        )
         for (marker, _, colour), (label, _) in marks:
             chosen = points_M2[labels_M == label]
-            axes.scatter(*chosen.T, s=34, marker=marker, color=colour, edgecolors=ink, linewidths=0.6)
+            axes.scatter(
+                *chosen.T, s=34, marker=marker, color=colour, edgecolors=ink, linewidths=0.6
+            )
 
     marked = ", ".join(named.values())
     return draw_figure(
@@ -157,10 +166,14 @@ def draw_picture_map(
             canvas.paste(image, (column * _CELL + 1, row * _CELL + 1))
     uri = encode_image(canvas, "png")
     alt = f"{len(filled)} pictures of test items at their positions on the map of the embeddings"
-    caption = "The same map with pictures: each cell shows the item nearest to the centre of the cell."
+    caption = (
+        "The same map with pictures: each cell shows the item nearest to the centre of the cell."
+    )
     return Figure(uri, uri, alt, caption)
 
 
 def _colour(number: int) -> tuple[float, float, float]:
     # Choose a brightness that contrasts with white and with black.
-    return colorsys.hsv_to_rgb(number * _GOLDEN % 1.0, (0.75, 0.5)[number % 2], (0.75, 0.85)[number % 2])
+    return colorsys.hsv_to_rgb(
+        number * _GOLDEN % 1.0, (0.75, 0.5)[number % 2], (0.75, 0.85)[number % 2]
+    )

@@ -55,7 +55,9 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
         baselines=run.baselines,
         comparison=read_json(comparison) if comparison.is_file() else {},
         codes=compare_with_codes(run, registry),
-        prefixes=list_prefixes(run.result, run.test.embedded.embeddings.shape[1]) if run.test else None,
+        prefixes=list_prefixes(run.result, run.test.embedded.embeddings.shape[1])
+        if run.test
+        else None,
         curves=draw_curves({run.name: run.lines}),
         accuracy=draw_accuracy(run),
         has_test=run.test is not None,

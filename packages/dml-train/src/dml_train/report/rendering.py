@@ -99,7 +99,9 @@ def write_page(path: Path, template: str, **contents: Any) -> Path:
     )
     environment.globals["zip"] = zip
     environment.filters["metric_title"] = metric_title
-    environment.filters["share"] = lambda value: f"{value:.4f}" if isinstance(value, int | float) else "–"
+    environment.filters["share"] = lambda value: (
+        f"{value:.4f}" if isinstance(value, int | float) else "–"
+    )
     environment.filters["signed"] = lambda value: f"{value:+.4f}".replace("-", "−")
     environment.filters["p_value"] = lambda value: f"{value:.4f}" if value >= 0.0001 else "< 0.0001"
     page = environment.get_template(template).render(level=LEVEL, shown=SHOWN, **contents)

@@ -60,7 +60,9 @@ class NearestNeighbours:
         nearest_QK = _search(evaluator, embedded, matching)
         right_QK = matching.matches(np.arange(len(nearest_QK)), nearest_QK)
         labels_Q = np.asarray(embedded.labels)
-        labels_G = labels_Q if embedded.gallery_labels is None else np.asarray(embedded.gallery_labels)
+        labels_G = (
+            labels_Q if embedded.gallery_labels is None else np.asarray(embedded.gallery_labels)
+        )
         return cls(nearest_QK, right_QK, matching.has_match(), labels_Q, labels_G)
 
     def examples(self, right: bool) -> list[Retrieval]:
@@ -92,7 +94,9 @@ class NearestNeighbours:
             query = int(wrong[nearest_labels == other][0])
             nearest = int(self.nearest_QK[query, 0])
             found.append(
-                WorstClass(int(labels_C[c]), query, int(items_C[c]), float(recalls_C[c]), nearest, times)
+                WorstClass(
+                    int(labels_C[c]), query, int(items_C[c]), float(recalls_C[c]), nearest, times
+                )
             )
         return found
 

@@ -125,7 +125,12 @@ def _winners(columns: Sequence[Column], comparisons: Sequence[RunComparison]) ->
     """
     winners = {}
     for metric in columns[0].metrics:
-        tests = [row.test for other in comparisons for row in other.differences if row.metric.name == metric]
+        tests = [
+            row.test
+            for other in comparisons
+            for row in other.differences
+            if row.metric.name == metric
+        ]
         if len(tests) < len(comparisons) or any(test.p_value >= SIGNIFICANT for test in tests):
             continue
         if all(test.difference < 0 for test in tests):
@@ -149,11 +154,15 @@ def _settings(columns: Sequence[Column]) -> dict[str, list[str]]:
     return {key: values for key, values in rows.items() if len(set(values)) > 1}
 
 
-def _compare_pair(first: Column, neighbours: NearestNeighbours | None, other: Column) -> RunComparison:
+def _compare_pair(
+    first: Column, neighbours: NearestNeighbours | None, other: Column
+) -> RunComparison:
     one, two = first.run.test, other.run.test
     if one is None or two is None or neighbours is None:
         unused = first if one is None else other
-        return RunComparison(other.name, f"{unused.name} didn't use its test split (evaluation.test = false)")
+        return RunComparison(
+            other.name, f"{unused.name} didn't use its test split (evaluation.test = false)"
+        )
     names = [column.run.recipe.dataset["name"] for column in (first, other)]
     if names[0] != names[1]:
         return RunComparison(other.name, f"the data sets differ: {names[0]} and {names[1]}")
@@ -166,7 +175,9 @@ def _compare_pair(first: Column, neighbours: NearestNeighbours | None, other: Co
     def some(chosen_Q: npt.NDArray[np.bool_]) -> list[Disagreement]:
         queries = np.flatnonzero(matched_Q & chosen_Q)
         return [
-            Disagreement(q, *((int(each.nearest_QK[q, 0]), bool(each.right_QK[q, 0])) for each in found))
+            Disagreement(
+                q, *((int(each.nearest_QK[q, 0]), bool(each.right_QK[q, 0])) for each in found)
+            )
             for q in queries[select_evenly(len(queries), _EXAMPLES)].tolist()
         ]
 
@@ -174,7 +185,10 @@ def _compare_pair(first: Column, neighbours: NearestNeighbours | None, other: Co
         other.name,
         "",
         compare_metrics(
-            one.evaluation, two.evaluation, list(first.metrics.values()), list(other.metrics.values())
+            one.evaluation,
+            two.evaluation,
+            list(first.metrics.values()),
+            list(other.metrics.values()),
         ),
         both=int((matched_Q & right_1Q & right_2Q).sum()),
         neither=int((matched_Q & ~right_1Q & ~right_2Q).sum()),
@@ -191,5 +205,6 @@ def _same_items(one: Embedded, other: Embedded) -> bool:
         for each in (one, other)
     ]
     return sides[0].keys() == sides[1].keys() and all(
-        np.array_equal(np.array(array), np.array(sides[1][name])) for name, array in sides[0].items()
+        np.array_equal(np.array(array), np.array(sides[1][name]))
+        for name, array in sides[0].items()
     )

@@ -48,7 +48,9 @@ class RealityCheck:
     def markdown(self, recipe: str) -> str:
         """Write the results as a Markdown page, in percent."""
         over = (
-            f"mean and 95 % Student interval of {self.runs} runs" if self.runs > 1 else "one run, no interval"
+            f"mean and 95 % Student interval of {self.runs} runs"
+            if self.runs > 1
+            else "one run, no interval"
         )
         lines = [
             f"# {recipe} by the protocol of A Metric Learning Reality Check",
@@ -62,8 +64,12 @@ class RealityCheck:
         for name in [*_SHOWN, *(name for name in self.separated if name.startswith("recall@"))]:
             if name in self.separated and name in self.concatenated:
                 title = _SHOWN.get(name) or f"R@{name.removeprefix('recall@')}"
-                both = [average_runs(values[name]) for values in (self.separated, self.concatenated)]
-                lines.append(f"| {title} | {' | '.join(interval.percent(2) for interval in both)} |")
+                both = [
+                    average_runs(values[name]) for values in (self.separated, self.concatenated)
+                ]
+                lines.append(
+                    f"| {title} | {' | '.join(interval.percent(2) for interval in both)} |"
+                )
         return "\n".join(lines) + "\n"
 
 
@@ -143,7 +149,9 @@ def reality_check(
         models = outcomes[run * FOLDS : (run + 1) * FOLDS]
         joined = concatenate([Embedded.read(RunFolder(model.job.folder)) for model in models])
         metrics = [select_numbers(model.metrics()) for model in models]
-        shared = [name for name in metrics[0] if name != "step" and all(name in each for each in metrics)]
+        shared = [
+            name for name in metrics[0] if name != "step" and all(name in each for each in metrics)
+        ]
         means = {name: statistics.fmean(each[name] for each in metrics) for name in shared}
         together = select_numbers(evaluate(evaluator, joined).to_dict())
         for found, values in ((separated, means), (concatenated, together)):
@@ -156,7 +164,9 @@ def concatenate(models: Sequence[Embedded]) -> Embedded:
     """Concatenate the models' L2-normalised embeddings of the same items, so that cosines are averaged."""
 
     def join(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
-        rows = [part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) for part in parts]
+        rows = [
+            part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) for part in parts
+        ]
         return np.concatenate(rows, axis=1, dtype=np.float32)
 
     gallery = [model.gallery for model in models if model.gallery is not None]

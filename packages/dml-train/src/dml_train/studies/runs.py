@@ -25,7 +25,13 @@ import torch
 from rich.console import Console
 
 from dml_core import DmlError, Registry
-from dml_train.cluster.workers import Expected, UnfitWorker, check_missing_package, expect, first_line
+from dml_train.cluster.workers import (
+    Expected,
+    UnfitWorker,
+    check_missing_package,
+    expect,
+    first_line,
+)
 from dml_train.files import FolderLocked, WriteRefused, read_json, write_json, write_text
 from dml_train.processes.loaders import end_with_parent
 from dml_train.processes.stopping import (
@@ -52,7 +58,9 @@ class Job:
 
     def __post_init__(self) -> None:
         evaluation = self.recipe.evaluation.model_copy(update={"baselines": False})
-        object.__setattr__(self, "recipe", self.recipe.model_copy(update={"evaluation": evaluation}))
+        object.__setattr__(
+            self, "recipe", self.recipe.model_copy(update={"evaluation": evaluation})
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,9 @@ def list_commands(jobs: Iterable[Job]) -> list[str]:
     return commands
 
 
-MOST_DEATHS = 3  # a run fails after this number of dead workers if checkpoints aren't saved in between
+MOST_DEATHS = (
+    3  # a run fails after this number of dead workers if checkpoints aren't saved in between
+)
 # Processes of a dead node, or locks on a network file system, may exist for a while after the node's death.
 SECONDS_FOR_LOCK = 120.0
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -185,7 +195,9 @@ def run_all(
         unfinished = []
         for job in distinct:
             if RunFolder(job.folder).is_finished:
-                end(job, train_job(job, registry, Console(quiet=True)))  # only checks a finished run
+                end(
+                    job, train_job(job, registry, Console(quiet=True))
+                )  # only checks a finished run
             else:
                 unfinished.append(job)
         if executor is None:
@@ -255,14 +267,21 @@ _training = threading.Lock()  # locked while this process trains
 def train_there(job: Job, expected: Expected | None) -> _Result:
     """Check a worker, and train a run on it; `expected` is None for processes of this machine."""
     if not _training.acquire(blocking=False):
-        shared = "threads of a worker would train two runs at a time, but share torch's random numbers"
-        return _Result(refusal=UnfitWorker(f"{shared}; expected an executor that runs one call per process"))
+        shared = (
+            "threads of a worker would train two runs at a time, but share torch's random numbers"
+        )
+        return _Result(
+            refusal=UnfitWorker(f"{shared}; expected an executor that runs one call per process")
+        )
     try:
         if expected is not None:
             expected.enter()
         seconds = 0.0 if expected is None else SECONDS_FOR_LOCK
         return _Result(train_job(job, None, Console(quiet=True), seconds_for_lock=seconds))
-    except (UnfitWorker, WriteRefused) as error:  # don't raise it: some libraries replace a worker's error
+    except (
+        UnfitWorker,
+        WriteRefused,
+    ) as error:  # don't raise it: some libraries replace a worker's error
         return _Result(refusal=error)
     except Interrupted as error:
         return _Result(stopped=str(error))
@@ -280,7 +299,9 @@ def _train_by(
 ) -> None:
     """Train runs with an executor, `most` at a time, until all end or too many workers of a run die; see `run_all`."""
     waiting, pending = deque(jobs), list[tuple[Any, Job]]()
-    deaths: Counter[Path] = Counter()  # number of dead workers since the last new checkpoint, by run
+    deaths: Counter[Path] = (
+        Counter()
+    )  # number of dead workers since the last new checkpoint, by run
     checkpoints: dict[Path, list[Path]] = {}
 
     def resumes(job: Job) -> bool:

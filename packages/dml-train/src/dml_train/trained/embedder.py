@@ -38,7 +38,9 @@ class Embedder:
     # The column of images: paths, encoded images (bytes), dictionaries with ``bytes`` as in Hugging Face data sets, or
     # RGB arrays (height, width, 3); by default, the first of image, bytes, jpg, jpeg, png, webp and path.
     column: str | None = None
-    skip: bool = False  # whether to drop rows of images that can't be decoded, instead of raising an error
+    skip: bool = (
+        False  # whether to drop rows of images that can't be decoded, instead of raising an error
+    )
     threads: int | None = None  # number of threads for torch; by default, not changed
     step: int | None = None  # see `open_model`
     registry: Registry | None = None
@@ -69,7 +71,9 @@ class Embedder:
             _as_source(cell, str(names[row]) if row < len(names) else f"row {row} of a batch")
             for row, cell in enumerate(batch[column])
         ]
-        (embedded,) = self.model.embed_chunks(self.model.chunks_of(images, [np.arange(len(images))]))
+        (embedded,) = self.model.embed_chunks(
+            self.model.chunks_of(images, [np.arange(len(images))])
+        )
         if embedded.bad and not self.skip:
             raise DmlError(f"{embedded.bad[0].reason}; or skip such images", arguments=("skip",))
         kept = np.delete(np.arange(len(images)), [image.position for image in embedded.bad])
@@ -104,4 +108,6 @@ def _as_source(cell: Any, name: str) -> ImageSource:
         return EncodedImage(name, bytes(cell))
     if isinstance(cell, np.ndarray) and cell.dtype == np.uint8 and cell.ndim in (2, 3):
         return cell
-    raise DmlError(f"{name} is {type(cell).__name__}; expected a path, encoded image (bytes), or uint8 array")
+    raise DmlError(
+        f"{name} is {type(cell).__name__}; expected a path, encoded image (bytes), or uint8 array"
+    )

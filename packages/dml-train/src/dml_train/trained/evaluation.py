@@ -124,12 +124,19 @@ def evaluate_embeddings(
     """
     if (gallery is None) != (gallery_labels is None) and not isinstance(labels, Relevance):
         raise DmlError("gallery and gallery_labels must be given together, but only one was given")
-    measure = make_evaluator({"name": evaluator, **(options or {})}, registry or installed(), seed=0)
+    measure = make_evaluator(
+        {"name": evaluator, **(options or {})}, registry or installed(), seed=0
+    )
     return evaluate_arrays(measure, embeddings, labels, gallery, gallery_labels)
 
 
 def embed_test(
-    run: str | Path, step: int | None, registry: Registry, console: Console | None, *, flip: bool = False
+    run: str | Path,
+    step: int | None,
+    registry: Registry,
+    console: Console | None,
+    *,
+    flip: bool = False,
 ) -> Embedded:
     """Return the embeddings of a run's test split; see `evaluate_run` for the errors."""
     folder = RunFolder.open(Path(run))
@@ -190,5 +197,7 @@ def embed_classes(
 
     label(images.names)  # fail before the work if queries can't be matched
     workers = model.recipe.training.workers
-    rows, done = embed_in_memory(EmbeddingPlan(model, images), skip=skip, workers=workers, console=console)
+    rows, done = embed_in_memory(
+        EmbeddingPlan(model, images), skip=skip, workers=workers, console=console
+    )
     return Embedded(rows, label(done.paths)), done

@@ -21,7 +21,13 @@ import numpy.typing as npt
 from rich.console import Console
 
 from dml_train.extras import extra
-from dml_train.files import lock_folder, report_write_errors, write_array, write_atomically, write_json
+from dml_train.files import (
+    lock_folder,
+    report_write_errors,
+    write_array,
+    write_atomically,
+    write_json,
+)
 from dml_train.measure.embed import CHUNK_SIZE, BadImage
 from dml_train.trained.images import list_folder
 from dml_train.trained.model import TrainedModel
@@ -107,12 +113,16 @@ class ChunkStore:
         with lock_folder(self.folder, doing):
             todo = [chunk for chunk in self._chunks if not self._is_complete(chunk, skip)]
             reused = plan.count(self._chunks) - plan.count(todo)
-            with closing(embed_chunks(plan, todo, engine, skip=skip, console=console, done=reused)) as chunks:
+            with closing(
+                embed_chunks(plan, todo, engine, skip=skip, console=console, done=reused)
+            ) as chunks:
                 for embedded in chunks:
                     self._write(*embedded)
             named = [plan.names(chunk, self._read(chunk)[1]) for chunk in self._chunks]
             kept = [name for names, _ in named for name in names]
-            yield FolderEmbedding(kept, [image for _, omitted in named for image in omitted], reused)
+            yield FolderEmbedding(
+                kept, [image for _, omitted in named for image in omitted], reused
+            )
             shutil.rmtree(self.folder)
 
     def parts(self) -> Iterator[npt.NDArray[Any]]:
@@ -135,7 +145,9 @@ class ChunkStore:
     def _write(self, chunk: int, rows: npt.NDArray[Any], bad: Sequence[BadImage]) -> None:
         about = np.array(json.dumps([self._plan.key(chunk), bad]))
         path = self._path(chunk)
-        write_atomically(path, lambda file: np.savez(file, allow_pickle=False, about=about, rows=rows))
+        write_atomically(
+            path, lambda file: np.savez(file, allow_pickle=False, about=about, rows=rows)
+        )
 
     def _path(self, chunk: int) -> Path:
         return self.folder / f"{chunk:06d}.npz"
@@ -188,7 +200,9 @@ def list_skipped(done: FolderEmbedding) -> list[dict[str, str]]:
     return [{"path": path, "reason": reason} for path, reason in done.skipped]
 
 
-def write_rows(file: BinaryIO, plan: EmbeddingPlan, count: int, parts: Iterable[npt.NDArray[Any]]) -> None:
+def write_rows(
+    file: BinaryIO, plan: EmbeddingPlan, count: int, parts: Iterable[npt.NDArray[Any]]
+) -> None:
     """Write rows, given in consecutive parts, as a .npy file."""
     header = {
         "descr": np.lib.format.dtype_to_descr(plan.dtype),
@@ -217,9 +231,13 @@ def _write_parquet(
             columns = {"path": pa.array(names[done:end], pa.string())}
             if rows.dtype == np.uint8:
                 buffers = [None, pa.py_buffer(np.ascontiguousarray(rows))]
-                columns["code"] = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(rows), buffers)
+                columns["code"] = pa.FixedSizeBinaryArray.from_buffers(
+                    pa.binary(width), len(rows), buffers
+                )
             else:
-                columns["embedding"] = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), width)
+                columns["embedding"] = pa.FixedSizeListArray.from_arrays(
+                    pa.array(rows.reshape(-1)), width
+                )
             if labels is not None:
                 columns["label"] = pa.array(labels[done:end])
             table = pa.table(columns)

@@ -55,7 +55,10 @@ def write_hub_folder(model: TrainedModel, out: Path, registry: Registry) -> None
             (partial / CARD).write_text(card, encoding="utf-8")
             weights = model.network.state_dict()
             safetensors.torch.save_file(
-                {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()},
+                {
+                    name: tensor.detach().cpu().contiguous().clone()
+                    for name, tensor in weights.items()
+                },
                 partial / WEIGHTS,
                 metadata={"format": "pt"},
             )
@@ -82,7 +85,11 @@ def find_hub_folder(source: Path | str) -> Path | None:
     if not str(source).startswith(HUB):
         folder = Path(source)
         try:
-            return folder if (folder / CONFIG).is_file() and not RunFolder(folder).recipe.is_file() else None
+            return (
+                folder
+                if (folder / CONFIG).is_file() and not RunFolder(folder).recipe.is_file()
+                else None
+            )
         except OSError:  # for example, the name is too long
             return None
     name, _, revision = str(source).removeprefix(HUB).partition("@")
@@ -105,7 +112,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     types = {"recipe": dict, "input_shape": list, "step": int}
     for key, expected in types.items():
         if not isinstance(config.get(key), expected):
-            raise DmlError(f"{folder / CONFIG} has {key} {config.get(key)!r}; expected a {expected.__name__}")
+            raise DmlError(
+                f"{folder / CONFIG} has {key} {config.get(key)!r}; expected a {expected.__name__}"
+            )
     return config
 
 
@@ -124,12 +133,16 @@ def load_hub_weights(folder: Path, network: EmbeddingModel) -> None:
         network.whitening = Whitening(*whitening)  # type: ignore[arg-type]
 
 
-def _write_card(model: TrainedModel, name: str, document: Mapping[str, Any], registry: Registry) -> str:
+def _write_card(
+    model: TrainedModel, name: str, document: Mapping[str, Any], registry: Registry
+) -> str:
     """Write the model card: how to load, metrics with intervals, data and recipe."""
     recipe, reader = model.recipe, model.reader
     metrics, queries = _measured(model, registry)
     similarity = recipe.evaluation.component().get("similarity", "cosine")
-    data, backbone, loss = (table["name"] for table in (recipe.dataset, recipe.backbone, recipe.loss))
+    data, backbone, loss = (
+        table["name"] for table in (recipe.dataset, recipe.backbone, recipe.loss)
+    )
     backbone = recipe.backbone.get("model", backbone)
     head = {
         "library_name": LIBRARY,
@@ -138,14 +151,20 @@ def _write_card(model: TrainedModel, name: str, document: Mapping[str, Any], reg
     }
     if metrics:
         task = {"type": "image-retrieval"}
-        values = [{"type": metric.name, "name": metric.title, "value": metric.value} for metric in metrics]
+        values = [
+            {"type": metric.name, "name": metric.title, "value": metric.value} for metric in metrics
+        ]
         result = {"task": task, "dataset": {"name": data, "type": data}, "metrics": values}
         head["model-index"] = [{"name": name, "results": [result]}]
     # JSON is YAML, so that names need no escapes.
-    front = "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items())
+    front = "\n".join(
+        f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()
+    )
     whitened = ""
     if model.network.whitening is not None:
-        whitened = f" The last step is a PCA whitening to {model.dim} numbers; the metrics are without it."
+        whitened = (
+            f" The last step is a PCA whitening to {model.dim} numbers; the metrics are without it."
+        )
     return f"""---
 {front}
 ---
@@ -199,9 +218,7 @@ def _table(metrics: Sequence[Metric], queries: str) -> str:
         f"| {m.title} | {m.value:.4f} | {'–' if m.low is None else f'{m.low:.4f} to {m.high:.4f}'} |"
         for m in metrics
     ]
-    title = (
-        f"Means over {queries} of classes that training never saw, with the {LEVEL:.0%} bootstrap interval."
-    )
+    title = f"Means over {queries} of classes that training never saw, with the {LEVEL:.0%} bootstrap interval."
     return "\n".join([title, "", "| metric | value | interval |", "|---|---|---|", *lines])
 
 

@@ -63,7 +63,9 @@ class ImageList:
         if self.split is not None:
             return self.split.labels, {}
         if self.folder is None:
-            raise DmlError(f"{self.title} doesn't contain folders, which are used as labels; omit labels")
+            raise DmlError(
+                f"{self.title} doesn't contain folders, which are used as labels; omit labels"
+            )
         if (loose := next((name for name in kept if "/" not in name), None)) is not None:
             raise DmlError(
                 f"labels are made from the names of folders in {self.folder}, but {loose} is not in any; "
@@ -102,11 +104,17 @@ def list_folder(folder: Path) -> ImageList:
     Raise DmlError if `folder` isn't a folder, doesn't contain an image, or a subfolder can't be read.
     """
     if not folder.is_dir():
-        raise DmlError(f"{folder} is not a folder; expected a folder of images, which can contain subfolders")
+        raise DmlError(
+            f"{folder} is not a folder; expected a folder of images, which can contain subfolders"
+        )
     paths = [file.relative_to(folder) for file in image_files(folder)]
-    names = [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
+    names = [
+        path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)
+    ]
     if not names:
-        raise DmlError(f"{folder} contains no images: no file ends in {', '.join(sorted(SUFFIXES))}")
+        raise DmlError(
+            f"{folder} contains no images: no file ends in {', '.join(sorted(SUFFIXES))}"
+        )
     files = [folder / name for name in names]
     return ImageList(str(folder), names, files, files, folder)
 
@@ -120,7 +128,9 @@ def list_split(model: TrainedModel, name: SplitName, registry: Registry | None =
             f"the data set {model.recipe.dataset['name']!r} doesn't define a gallery: use the test split, which "
             "contains both queries and gallery"
         )
-    names = [f"{item} {split.class_names[label]}" for item, label in enumerate(split.labels.tolist())]
+    names = [
+        f"{item} {split.class_names[label]}" for item, label in enumerate(split.labels.tolist())
+    ]
     return ImageList(f"the {name} split", names, split=split, split_name=name)
 
 
@@ -139,7 +149,9 @@ def open_images(path: Path) -> ImageList:
                 raise
         kinds = sorted({file.suffix for file in files})
         if len(kinds) > 1:
-            raise DmlError(f"{path} contains {' and '.join(kinds)} files; expected images or a single type")
+            raise DmlError(
+                f"{path} contains {' and '.join(kinds)} files; expected images or a single type"
+            )
     kind = files[0].suffix
     if not all(file.is_file() for file in files) or kind not in {".tar", *TABLES}:
         raise DmlError(
@@ -161,9 +173,13 @@ def _list_archives(path: Path, files: Sequence[Path]) -> ImageList:
                     if entry.isreg() and Path(entry.name).suffix.lower() in SUFFIXES
                 ]
         except (tarfile.TarError, OSError) as error:
-            raise DmlError(f"can't read the archive {file}: {error}; expected an uncompressed tar") from error
+            raise DmlError(
+                f"can't read the archive {file}: {error}; expected an uncompressed tar"
+            ) from error
     if not members:
-        raise DmlError(f"{path} contains no images: no member ends in {', '.join(sorted(SUFFIXES))}")
+        raise DmlError(
+            f"{path} contains no images: no member ends in {', '.join(sorted(SUFFIXES))}"
+        )
     names = [f"{member.file.name}/{member.member}" for member in members]
     return ImageList(str(path), names, members, [member.file for member in members])
 
@@ -181,11 +197,17 @@ def _list_tables(path: Path, files: Sequence[Path]) -> ImageList:
                 "or paths in 'path' or 'file'"
             )
         if str(table.schema.field(column).type) in ("string", "large_string"):
-            paths += [text for group in table.read_columns([column]) for text in group.column(0).to_pylist()]
+            paths += [
+                text
+                for group in table.read_columns([column])
+                for text in group.column(0).to_pylist()
+            ]
         else:
             rows += [TableRow(file, row, column) for row in range(table.num_rows)]
     if rows and paths:
-        raise DmlError(f"some tables in {path} contain images, others paths; expected one kind in all tables")
+        raise DmlError(
+            f"some tables in {path} contain images, others paths; expected one kind in all tables"
+        )
     if paths:
         folder = files[0].parent
         images = [folder / name for name in paths]

@@ -15,7 +15,14 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import DmlError, FileBackedSplit, RangeEvaluator, Registry, Split, TrainingFilesFactory
+from dml_core import (
+    DmlError,
+    FileBackedSplit,
+    RangeEvaluator,
+    Registry,
+    Split,
+    TrainingFilesFactory,
+)
 from dml_core import registry as installed
 from dml_train.measure.embed import CHUNK_SIZE, embed, split_chunks
 from dml_train.measure.evaluate import Embedded
@@ -58,12 +65,16 @@ def find_leaks(
         run, step, registry, console: see `evaluate_run`; the registry must provide the evaluator ``"exact"``.
     """
     if not -1 <= threshold <= 1:
-        raise DmlError(f"the threshold is {threshold}; expected a cosine from -1 to 1, such as {THRESHOLD}")
+        raise DmlError(
+            f"the threshold is {threshold}; expected a cosine from -1 to 1, such as {THRESHOLD}"
+        )
     registry, console = registry or installed(), console or Console(quiet=True)
     folder, experiment = reopen(run, registry, step)
     evaluator = registry.build("evaluators", {"name": "exact"}, {"seed": 0})
     if not isinstance(evaluator, RangeEvaluator):
-        raise DmlError("the evaluator 'exact' can't find all items above a similarity; install dml-eval-rs")
+        raise DmlError(
+            "the evaluator 'exact' can't find all items above a similarity; install dml-eval-rs"
+        )
     if step is None and folder.is_finished and folder.embeddings().is_file():
         embedded = Embedded.read(folder)
     else:
@@ -83,7 +94,9 @@ def find_leaks(
     leaks: list[Leak] = []
     with stage(console, "search training images", len(train)) as show:
         for items in split_chunks(np.arange(len(train)), _BLOCK):
-            block_ND = embed(network, train, device=device, precision=precision, workers=workers, items=items)
+            block_ND = embed(
+                network, train, device=device, precision=precision, workers=workers, items=items
+            )
             for name, (split, rows_TD) in parts.items():
                 try:
                     offsets, places, similarities = evaluator.within(
@@ -95,8 +108,15 @@ def find_leaks(
                     ) from error
                 tests = np.repeat(np.arange(len(rows_TD)), np.diff(offsets))
                 leaks += [
-                    Leak(similarity, name, *_describe(split, test), *_describe(train, int(items[place])))
-                    for test, place, similarity in zip(tests.tolist(), places, similarities.tolist())
+                    Leak(
+                        similarity,
+                        name,
+                        *_describe(split, test),
+                        *_describe(train, int(items[place])),
+                    )
+                    for test, place, similarity in zip(
+                        tests.tolist(), places, similarities.tolist()
+                    )
                 ]
             show(int(items[-1]) + 1, f"{len(leaks):,} pairs")
     return sorted(leaks, key=lambda leak: (-leak.similarity, *leak[1:]))

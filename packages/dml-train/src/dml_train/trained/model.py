@@ -16,7 +16,14 @@ from dml_core import DmlError, ImageReader, ImageReadingFactory, Registry, Split
 from dml_core import registry as installed
 from dml_train.checksums import sha256_of
 from dml_train.data.decoding import ImageSource
-from dml_train.measure.embed import CHUNK_SIZE, EmbeddedChunk, ImageChunks, embed, embed_chunks, forward
+from dml_train.measure.embed import (
+    CHUNK_SIZE,
+    EmbeddedChunk,
+    ImageChunks,
+    embed,
+    embed_chunks,
+    forward,
+)
 from dml_train.networks.model import EmbeddingModel
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe
@@ -67,11 +74,16 @@ class TrainedModel:
         parts = [forward(self.network, chunk, self.device, self.precision) for chunk in chunks]
         embeddings_ND = np.concatenate(parts)
         if not (finite := np.isfinite(embeddings_ND).all(axis=1)).all():
-            raise DmlError(f"the embedding of input {int(finite.argmin())} isn't finite; check that input")
+            raise DmlError(
+                f"the embedding of input {int(finite.argmin())} isn't finite; check that input"
+            )
         return embeddings_ND
 
     def embed_images(
-        self, images: Sequence[str | Path | StoredImage | npt.NDArray[np.uint8]], *, workers: int = 0
+        self,
+        images: Sequence[str | Path | StoredImage | npt.NDArray[np.uint8]],
+        *,
+        workers: int = 0,
     ) -> npt.NDArray[np.float32]:
         """Decode, prepare and embed N >= 1 images, (N, D) float32; `workers` processes load ahead.
 
@@ -91,13 +103,17 @@ class TrainedModel:
             names=_names(sources),
         )
 
-    def embed_chunks(self, source: ImageChunks, *, workers: int = 0) -> Generator[EmbeddedChunk, None, None]:
+    def embed_chunks(
+        self, source: ImageChunks, *, workers: int = 0
+    ) -> Generator[EmbeddedChunk, None, None]:
         """Embed images with a forward pass per chunk; see `dml_train.measure.embed.embed_chunks`."""
         return embed_chunks(
             self.network, source, device=self.device, precision=self.precision, workers=workers
         )
 
-    def chunks_of(self, images: Sequence[ImageSource], items: Sequence[npt.NDArray[np.int64]]) -> ImageChunks:
+    def chunks_of(
+        self, images: Sequence[ImageSource], items: Sequence[npt.NDArray[np.int64]]
+    ) -> ImageChunks:
         """Divide images into chunks of these items; see `split_of` for the error."""
         return ImageChunks(self.split_of(images), items, _names(images))
 
@@ -125,7 +141,11 @@ def _names(images: Sequence[ImageSource]) -> list[object]:
 
 
 def open_model(
-    run_dir: Path | str, registry: Registry | None = None, *, step: int | None = None, whitened: bool = True
+    run_dir: Path | str,
+    registry: Registry | None = None,
+    *,
+    step: int | None = None,
+    whitened: bool = True,
 ) -> TrainedModel:
     """Open a trained network, with the whitening if ``dml eval --whiten`` has learned it for these weights.
 
@@ -161,7 +181,9 @@ def open_model(
     if whitened and (stored := read_whitening(folder, digest)) is not None:
         network.whitening = stored.to(device)
         digest = hashlib.sha256(digest.encode() + folder.whitening.read_bytes()).hexdigest()
-    return TrainedModel(folder, recipe, used.step, digest, network.eval(), device, input_shape, reader)
+    return TrainedModel(
+        folder, recipe, used.step, digest, network.eval(), device, input_shape, reader
+    )
 
 
 def _open_shared(folder: Path, registry: Registry) -> TrainedModel:
@@ -178,7 +200,14 @@ def _open_shared(folder: Path, registry: Registry) -> TrainedModel:
         _make_reader(recipe, registry),
     )
     return TrainedModel(
-        RunFolder(folder), recipe, config["step"], digest, network.to(device).eval(), device, shape, reader
+        RunFolder(folder),
+        recipe,
+        config["step"],
+        digest,
+        network.to(device).eval(),
+        device,
+        shape,
+        reader,
     )
 
 

@@ -41,7 +41,9 @@ class EmbeddingPlan:
 
     model: TrainedModel
     images: ImageList
-    codes: bool = False  # whether rows are packed binary codes, (ceil(D / 8),) uint8, instead of (D,) float32
+    codes: bool = (
+        False  # whether rows are packed binary codes, (ceil(D / 8),) uint8, instead of (D,) float32
+    )
     chunk_size: int = CHUNK_SIZE  # images per forward pass
 
     def __len__(self) -> int:
@@ -81,7 +83,9 @@ class EmbeddingPlan:
 
     def key(self, chunk: int) -> str:
         """Return a digest that changes whenever the rows of this chunk would change."""
-        return digest([json.dumps(self.made_by, sort_keys=True), *self.images.states(self.items(chunk))])
+        return digest(
+            [json.dumps(self.made_by, sort_keys=True), *self.images.states(self.items(chunk))]
+        )
 
     def names(self, chunk: int, bad: Sequence[BadImage]) -> tuple[list[str], list[tuple[str, str]]]:
         """Return the names of a chunk's rows, and the names and reasons for bad images."""
@@ -94,7 +98,9 @@ class EmbeddingPlan:
         """Raise DmlError if all images failed to decode."""
         if not done.paths:
             count, title = len(self.images.names), self.images.title
-            raise DmlError(f"none of the {count} images in {title} can be decoded; e.g. {done.skipped[0][1]}")
+            raise DmlError(
+                f"none of the {count} images in {title} can be decoded; e.g. {done.skipped[0][1]}"
+            )
 
 
 # Embeds chunks in any order, in this process (`ThisProcess`) or on other machines (`RayEngine`).
@@ -107,7 +113,9 @@ class ThisProcess:
 
     workers: int = 0  # number of processes that load ahead
 
-    def __call__(self, plan: EmbeddingPlan, chunks: Sequence[int]) -> Generator[ChunkRows, None, None]:
+    def __call__(
+        self, plan: EmbeddingPlan, chunks: Sequence[int]
+    ) -> Generator[ChunkRows, None, None]:
         """Embed chunks of a plan in this order."""
         source = plan.images.chunks(plan.model, [plan.items(chunk) for chunk in chunks])
         with closing(plan.model.embed_chunks(source, workers=self.workers)) as embedded_chunks:
@@ -139,7 +147,9 @@ def embed_chunks(
         for result in results:
             if result.bad and not skip:
                 reason = result.bad[0].reason
-                if plan.images.split is not None:  # items of a split can't be skipped, since all are labelled
+                if (
+                    plan.images.split is not None
+                ):  # items of a split can't be skipped, since all are labelled
                     raise DmlError(reason)
                 raise DmlError(f"{reason}; or skip such images", arguments=("skip",))
             yield result
@@ -151,7 +161,9 @@ def embed_chunks(
 class FolderEmbedding:
     """The names of embedded images, for example the result of `embed_folder`."""
 
-    paths: Sequence[str]  # (N,) names of the rows: paths relative to the folder, with / between folders
+    paths: Sequence[
+        str
+    ]  # (N,) names of the rows: paths relative to the folder, with / between folders
     skipped: Sequence[tuple[str, str]]  # path and reason per omitted image
     reused: int = 0  # number of images that an earlier call had embedded
     machines: Sequence[str] = ()  # for joined shards: the kinds of machine that embedded the shards
@@ -163,7 +175,9 @@ def embed_in_memory(
     """Embed all images of a plan in this process, and return rows and names; see `embed_folder` for the errors."""
     rows, kept, skipped = list[npt.NDArray[Any]](), list[str](), list[tuple[str, str]]()
     engine = ThisProcess(workers)
-    with closing(embed_chunks(plan, range(len(plan)), engine, skip=skip, console=console)) as chunks:
+    with closing(
+        embed_chunks(plan, range(len(plan)), engine, skip=skip, console=console)
+    ) as chunks:
         for chunk in chunks:
             names, omitted = plan.names(chunk.chunk, chunk.bad)
             rows.append(chunk.rows)

@@ -38,16 +38,22 @@ class RayEngine:
 
     cluster: RayCluster  # the cluster, and the resources per worker
     most: int | None = None  # maximal number of workers; None: limited by the cluster
-    registry: Registry | None = None  # workers need identical packages; default: all installed components
+    registry: Registry | None = (
+        None  # workers need identical packages; default: all installed components
+    )
 
-    def __call__(self, plan: EmbeddingPlan, chunks: Sequence[int]) -> Generator[ChunkRows, None, None]:
+    def __call__(
+        self, plan: EmbeddingPlan, chunks: Sequence[int]
+    ) -> Generator[ChunkRows, None, None]:
         """Embed chunks of a plan, and yield chunks when these are finished."""
         with self.cluster.connect(self.registry or installed(), None) as expected:
             import ray
 
             context = ray.data.DataContext.get_current()
             context.enable_progress_bars = False
-            logging.getLogger("ray.data").setLevel(logging.ERROR)  # by default, it reports every execution
+            logging.getLogger("ray.data").setLevel(
+                logging.ERROR
+            )  # by default, it reports every execution
             workers = self.cluster.count_workers()
             workers = min(workers, len(chunks), self.most or workers)
             sources = {chunk: ray.cloudpickle.dumps(list_sources(plan, chunk)) for chunk in chunks}
@@ -57,7 +63,9 @@ class RayEngine:
                 ChunkEmbedder,
                 fn_constructor_kwargs=worker_arguments(plan, self.cluster.cpus, expected),
                 batch_size=1,
-                compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers, initial_size=workers),
+                compute=ray.data.ActorPoolStrategy(
+                    min_size=1, max_size=workers, initial_size=workers
+                ),
                 **self.cluster.options(),
             )
             for row in embedded.iter_rows():
@@ -109,12 +117,16 @@ class ChunkEmbedder:
     ) -> None:
         self._codes, self._chunk_size, self._error = codes, chunk_size, ""
         try:
-            torch.set_num_threads(threads)  # the number of threads may change the last bits of an embedding
+            torch.set_num_threads(
+                threads
+            )  # the number of threads may change the last bits of an embedding
             expected.enter()
             worker = f"a worker on {platform.node()}"
             for place in (run, *places):
                 if not place.exists():
-                    raise DmlError(f"{worker} doesn't see {place}; expected a path that all machines share")
+                    raise DmlError(
+                        f"{worker} doesn't see {place}; expected a path that all machines share"
+                    )
             self._model = open_model(run, step=step)
             if self._model.weights != weights:
                 raise DmlError(
@@ -130,7 +142,10 @@ class ChunkEmbedder:
         if not self._error:
             try:
                 found = self._embed(chunk, pickle.loads(batch["sources"][0]))
-                answer = {"rows": [found.rows.tobytes()], "bad": [pickle.dumps([*map(tuple, found.bad)])]}
+                answer = {
+                    "rows": [found.rows.tobytes()],
+                    "bad": [pickle.dumps([*map(tuple, found.bad)])],
+                }
             except DmlError as error:
                 self._error = str(error)
         return {"chunk": [chunk], **answer, "error": [self._error]}
@@ -138,6 +153,10 @@ class ChunkEmbedder:
     def _embed(self, chunk: int, sources: list[ImageSource]) -> ChunkRows:
         images, size = self._split, self._chunk_size
         if images is None:  # only the images of this chunk are known here
-            images, size, chunk = ImageList("a chunk", [""] * len(sources), sources), len(sources), 0
+            images, size, chunk = (
+                ImageList("a chunk", [""] * len(sources), sources),
+                len(sources),
+                0,
+            )
         (result,) = ThisProcess()(EmbeddingPlan(self._model, images, self._codes, size), [chunk])
         return result

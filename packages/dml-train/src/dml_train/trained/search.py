@@ -115,14 +115,18 @@ class Gallery:
             weights = described["weights"]
             folder = None if described.get("folder") is None else Path(described["folder"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DmlError(f"{description} is damaged ({error!r}); embed the images again") from error
+            raise DmlError(
+                f"{description} is damaged ({error!r}); embed the images again"
+            ) from error
         if weights != model.weights:
             raise DmlError(
                 f"{index} was embedded with different weights (run {described.get('run')}, step "
                 f"{described.get('step')}); embed it again with the run in {model.folder.path}"
             )
         if len(paths) != len(rows):
-            raise DmlError(f"{description} names {len(paths)} images, but {index} contains {len(rows)} rows")
+            raise DmlError(
+                f"{description} names {len(paths)} images, but {index} contains {len(rows)} rows"
+            )
         if folder is None:
             note = "Without pictures, since the images are in archives or tables"
             return cls(rows, paths, [None] * len(rows), None, note)
@@ -130,7 +134,12 @@ class Gallery:
 
     @classmethod
     def _of_files(
-        cls, model: TrainedModel, rows: npt.NDArray[Any], folder: Path, paths: Sequence[str], note: str = ""
+        cls,
+        model: TrainedModel,
+        rows: npt.NDArray[Any],
+        folder: Path,
+        paths: Sequence[str],
+        note: str = "",
     ) -> Gallery:
         files = [folder / path for path in paths]
         return cls(rows, paths, files, model.split_of(files).picture, note)
@@ -181,11 +190,15 @@ def search(
         table = model.recipe.evaluation.component()
         score = f"similarity ({table.get('similarity', table['name'])})"
         scores_QK, indices_QK = evaluator.nearest(embeddings_QD, gallery.rows, count)
-    positions = {file.resolve(): index for index, file in enumerate(gallery.files) if file is not None}
+    positions = {
+        file.resolve(): index for index, file in enumerate(gallery.files) if file is not None
+    }
     results = []
     for query, indices_K, scores_K in zip(files, indices_QK, scores_QK):
         kept = np.flatnonzero(indices_K != positions.get(query.resolve(), -1))[:k]
-        results.append(SearchResult(query, indices_K[kept].tolist(), scores_K[kept].tolist(), score))
+        results.append(
+            SearchResult(query, indices_K[kept].tolist(), scores_K[kept].tolist(), score)
+        )
     return results
 
 

@@ -20,7 +20,13 @@ from rich.console import Console
 from dml_core import DmlError, InvalidOption
 from dml_train.checksums import sha256_of
 from dml_train.files import read_array, read_json, write_atomically, write_json
-from dml_train.trained.folder import ChunkStore, index_path, list_skipped, write_embedding, write_rows
+from dml_train.trained.folder import (
+    ChunkStore,
+    index_path,
+    list_skipped,
+    write_embedding,
+    write_rows,
+)
 from dml_train.trained.plan import EmbeddingPlan, Engine, FolderEmbedding, digest
 
 _KEYS = {"made_by", "slice", "machine", "sha256", "paths", "skipped"}
@@ -36,7 +42,9 @@ class Shard:
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.count:
-            raise InvalidOption(f"the shard is {self}; expected I/N with I from 0 to N - 1, such as 0/2")
+            raise InvalidOption(
+                f"the shard is {self}; expected I/N with I from 0 to N - 1, such as 0/2"
+            )
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
@@ -79,7 +87,9 @@ def embed_shard(
         if _find_damage(plan, path, shard, manifest) is None:
             return replace(_summarize([manifest]), reused=plan.count(chunks))
     store = ChunkStore(path, plan, chunks)
-    with store.filled(engine, doing=f"embedding shard {shard} of {out}", skip=skip, console=console) as done:
+    with store.filled(
+        engine, doing=f"embedding shard {shard} of {out}", skip=skip, console=console
+    ) as done:
         write_atomically(path, lambda file: write_rows(file, plan, len(done.paths), store.parts()))
         manifest = {
             "made_by": _made_by(plan, shard),
@@ -89,11 +99,15 @@ def embed_shard(
             "paths": done.paths,
             "skipped": list_skipped(done),
         }
-        write_json(index_path(path), manifest)  # last, so that the rows exist when the manifest does
+        write_json(
+            index_path(path), manifest
+        )  # last, so that the rows exist when the manifest does
     return done
 
 
-def join_shards(plan: EmbeddingPlan, out: Path | str, *, labels: Path | str | None = None) -> FolderEmbedding:
+def join_shards(
+    plan: EmbeddingPlan, out: Path | str, *, labels: Path | str | None = None
+) -> FolderEmbedding:
     """Join the shards of `out` into the files that `embed_images` would have written, and keep the shards.
 
     The result counts all images as reused. If its `machines` has a single entry, the files have the same bits as from a
@@ -146,7 +160,9 @@ def _read_manifest(plan: EmbeddingPlan, path: Path, shard: Shard) -> dict[str, A
     file = index_path(path)
     manifest = read_json(file)
     if missing := _KEYS - manifest.keys():
-        raise DmlError(f"{file} is corrupt: {min(missing)!r} is missing; remove it and embed the shard again")
+        raise DmlError(
+            f"{file} is corrupt: {min(missing)!r} is missing; remove it and embed the shard again"
+        )
     for key, expected in json.loads(json.dumps(_made_by(plan, shard))).items():
         if (came := manifest["made_by"].get(key)) != expected:
             raise DmlError(
@@ -159,15 +175,23 @@ def _read_manifest(plan: EmbeddingPlan, path: Path, shard: Shard) -> dict[str, A
 def _made_by(plan: EmbeddingPlan, shard: Shard) -> dict[str, Any]:
     """Return the settings, in JSON's types, that must be equal for a shard and a plan."""
     names = plan.images.names
-    return {**plan.made_by, "shard": str(shard), "list of images": f"{len(names)}, SHA-256 {digest(names)}"}
+    return {
+        **plan.made_by,
+        "shard": str(shard),
+        "list of images": f"{len(names)}, SHA-256 {digest(names)}",
+    }
 
 
-def _find_damage(plan: EmbeddingPlan, path: Path, shard: Shard, manifest: Mapping[str, Any]) -> str | None:
+def _find_damage(
+    plan: EmbeddingPlan, path: Path, shard: Shard, manifest: Mapping[str, Any]
+) -> str | None:
     """Return why a finished shard should be embedded again; None if it is intact and up to date."""
     if not path.is_file():
         return f"{path}, the rows of shard {shard}, is missing; embed that shard again"
     if sha256_of(path) != manifest["sha256"]:
-        return f"{path} is damaged: the checksum differs from the manifest; embed shard {shard} again"
+        return (
+            f"{path} is damaged: the checksum differs from the manifest; embed shard {shard} again"
+        )
     # Compare only names and sizes, since the file times of a copy on a different machine may differ.
     if _digest_slice(plan, shard) != manifest["slice"]:
         return f"images in {plan.images.title} changed since {path} was embedded; embed shard {shard} again"
@@ -177,7 +201,11 @@ def _find_damage(plan: EmbeddingPlan, path: Path, shard: Shard, manifest: Mappin
 def _summarize(manifests: Sequence[Mapping[str, Any]]) -> FolderEmbedding:
     return FolderEmbedding(
         [name for manifest in manifests for name in manifest["paths"]],
-        [(image["path"], image["reason"]) for manifest in manifests for image in manifest["skipped"]],
+        [
+            (image["path"], image["reason"])
+            for manifest in manifests
+            for image in manifest["skipped"]
+        ],
         machines=sorted({manifest["machine"] for manifest in manifests}),
     )
 

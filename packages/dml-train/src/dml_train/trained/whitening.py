@@ -26,7 +26,12 @@ _LEAST_VARIANCE = 1e-9
 
 
 def learn_whitening(
-    run: str | Path, dim: int, *, step: int | None = None, registry: Registry | None = None, console: Console
+    run: str | Path,
+    dim: int,
+    *,
+    step: int | None = None,
+    registry: Registry | None = None,
+    console: Console,
 ) -> Whitening:
     """Embed a run's training images, learn a whitening to `dim` dimensions, and store it in the run's folder.
 
@@ -44,7 +49,9 @@ def learn_whitening(
 
 def fit_whitening(rows_ND: npt.NDArray[np.float32], dim: int) -> Whitening:
     """Learn the whitening from embeddings: W principal directions, divided by the standard deviation along each."""
-    unit_ND = rows_ND / np.linalg.norm(rows_ND, axis=1, keepdims=True).clip(1e-12).astype(np.float64)
+    unit_ND = rows_ND / np.linalg.norm(rows_ND, axis=1, keepdims=True).clip(1e-12).astype(
+        np.float64
+    )
     mean_D = unit_ND.mean(axis=0)
     centred_ND = unit_ND - mean_D
     variance_D, direction_DD = np.linalg.eigh(centred_ND.T @ centred_ND / len(rows_ND))
@@ -56,7 +63,9 @@ def fit_whitening(rows_ND: npt.NDArray[np.float32], dim: int) -> Whitening:
         )
     kept = slice(None, -dim - 1, -1)
     components_WD = (direction_DD[:, kept] / np.sqrt(variance_D[kept])).T
-    return Whitening(torch.from_numpy(mean_D), torch.from_numpy(np.ascontiguousarray(components_WD)))
+    return Whitening(
+        torch.from_numpy(mean_D), torch.from_numpy(np.ascontiguousarray(components_WD))
+    )
 
 
 def read_whitening(folder: RunFolder, weights: str) -> Whitening | None:
@@ -67,10 +76,13 @@ def read_whitening(folder: RunFolder, weights: str) -> Whitening | None:
         with folder.whitening.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             if str(stored["weights"]) != weights:
                 return None
-            return Whitening(*(torch.from_numpy(stored[name]) for name in ("mean_D", "components_WD")))
+            return Whitening(
+                *(torch.from_numpy(stored[name]) for name in ("mean_D", "components_WD"))
+            )
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise DmlError(
-            f"{folder.whitening} is damaged ({error}); remove it, or learn it again", arguments=("whiten",)
+            f"{folder.whitening} is damaged ({error}); remove it, or learn it again",
+            arguments=("whiten",),
         ) from error
 
 

@@ -57,7 +57,8 @@ class Baselines:
             folder.check_results(folder.baselines)
             stored = read_json(folder.baselines)
         return cls(
-            {name: row for name, row in stored.items() if name != _OMITTED}, str(stored.get(_OMITTED, ""))
+            {name: row for name, row in stored.items() if name != _OMITTED},
+            str(stored.get(_OMITTED, "")),
         )
 
 
@@ -95,9 +96,14 @@ def _measure(
         part = replace(
             embedded,
             embeddings=np.ascontiguousarray(embedded.embeddings[:, columns]),
-            gallery=None if embedded.gallery is None else np.ascontiguousarray(embedded.gallery[:, columns]),
+            gallery=None
+            if embedded.gallery is None
+            else np.ascontiguousarray(embedded.gallery[:, columns]),
         )
-        return {**evaluate_on_ranks(ranks, evaluator, part).metrics, "bytes_per_item": bytes_per_item}
+        return {
+            **evaluate_on_ranks(ranks, evaluator, part).metrics,
+            "bytes_per_item": bytes_per_item,
+        }
 
     return {
         RAW_PIXELS: measure(slice(dim, None), both.embedding_dim - dim),  # a pixel is a byte

@@ -104,7 +104,9 @@ class Experiment:
             None if gallery is None else self.embed(gallery, console, ranks, network),
             None if gallery is None else align_labels(gallery, test),
             *match_sides(
-                test, gallery, self.dataset.matches if isinstance(self.dataset, RelatedDataset) else None
+                test,
+                gallery,
+                self.dataset.matches if isinstance(self.dataset, RelatedDataset) else None,
             ),
         )
 
@@ -113,10 +115,16 @@ class Experiment:
         if self.validation is None:
             return self.embed_test(console, ranks)
         matches, _ = match_sides(self.validation)
-        return Embedded(self.embed(self.validation, console, ranks), self.validation.labels, matches=matches)
+        return Embedded(
+            self.embed(self.validation, console, ranks), self.validation.labels, matches=matches
+        )
 
     def embed(
-        self, split: Split, console: Console, ranks: Ranks = SINGLE_PROCESS, network: Network | None = None
+        self,
+        split: Split,
+        console: Console,
+        ranks: Ranks = SINGLE_PROCESS,
+        network: Network | None = None,
     ) -> npt.NDArray[np.float32]:
         """Embed a split, (N, D) float32, with `network`; default: the evaluated model with the current weights.
 
@@ -191,7 +199,9 @@ def build(
             )
         nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # in place, also in the head
     with _memory_errors_as_dml_errors():
-        loss = build_loss(recipe, len(train.class_names), steps_per_epoch, model.head, registry, device)
+        loss = build_loss(
+            recipe, len(train.class_names), steps_per_epoch, model.head, registry, device
+        )
     check_prefixes(recipe.evaluation.prefixes, model.head.embedding_dim)
     check_initialisation(recipe.initialisation, loss, len(train.class_names))
     scales = {}
@@ -213,7 +223,9 @@ def build(
     # This call expects tables of numbers, which `build_schedules` has checked.
     check_loss_schedules(recipe.schedule, recipe.loss, registry)
     if recipe.validation.selects:
-        every = recipe.evaluation.every * (steps_per_epoch if recipe.evaluation.unit == "epoch" else 1)
+        every = recipe.evaluation.every * (
+            steps_per_epoch if recipe.evaluation.unit == "epoch" else 1
+        )
         if round(every) > num_steps:
             raise InvalidOption(
                 f"evaluation.every is {recipe.evaluation.every:g} {recipe.evaluation.unit}s, which are {round(every)} "
@@ -250,14 +262,21 @@ def build_dataset(recipe: Recipe, registry: Registry, *, warn: bool = False) -> 
     level = logger.level
     logger.setLevel(level if warn else logging.ERROR)
     try:
-        dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": recipe.training.seed})
+        dataset: Dataset = registry.build(
+            "datasets", recipe.dataset, {"seed": recipe.training.seed}
+        )
     finally:
         logger.setLevel(level)
     return dataset
 
 
 def build_model(
-    recipe: Recipe, in_channels: int, registry: Registry, device: torch.device, *, pretrained: bool = True
+    recipe: Recipe,
+    in_channels: int,
+    registry: Registry,
+    device: torch.device,
+    *,
+    pretrained: bool = True,
 ) -> EmbeddingModel:
     """Build the untrained network; the weights depend only on the recipe's seed.
 
@@ -273,7 +292,9 @@ def build_model(
     several = not isinstance(backbone.num_features, int)
     widths: Sequence[int] = backbone.num_features if several else [backbone.num_features]
     levels = embedding.of_levels(len(widths))
-    heads = [build_head(width, level, embedding) for width, level in zip(widths, levels, strict=True)]
+    heads = [
+        build_head(width, level, embedding) for width, level in zip(widths, levels, strict=True)
+    ]
     head = LevelledHead(heads, recipe.evaluated_levels()) if several else heads[0]
     model = EmbeddingModel(backbone, head).to(device)
     if recipe.training.channels_last:
@@ -319,7 +340,9 @@ def build_loss(
         "seed": derive(recipe.training.seed, INITIALISATION, 2) >> 2,
     }
     dims = head.dims if isinstance(head, LevelledHead) else [head.embedding_dim]
-    losses = [registry.build("losses", recipe.loss, {**context, "embedding_dim": dim}) for dim in dims]
+    losses = [
+        registry.build("losses", recipe.loss, {**context, "embedding_dim": dim}) for dim in dims
+    ]
     if not isinstance(losses[0], nn.Module):
         raise DmlError(
             f"the loss {recipe.loss['name']!r} is a {type(losses[0]).__name__}; expected an nn.Module"
@@ -361,9 +384,11 @@ def find_device(name: str, local_rank: int = 0) -> torch.device:
             f"training.device is {name!r}{nearest(name, known)} expected one of: {', '.join(known)}"
         )
     device = torch.device(name)
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}[
-        device.type
-    ]
+    count = {
+        "cpu": 1,
+        "cuda": torch.cuda.device_count(),
+        "mps": int(torch.backends.mps.is_available()),
+    }[device.type]
     if name == "cuda" and count:
         if local_rank >= count:
             raise DmlError(
@@ -372,5 +397,7 @@ def find_device(name: str, local_rank: int = 0) -> torch.device:
         return torch.device("cuda", local_rank)
     if (device.index or 0) >= count:
         there = f"this machine has {count}" if count else "this machine has none"
-        raise DmlError(f"training.device is {name!r}; {there}. Use training.device = 'auto' or 'cpu'")
+        raise DmlError(
+            f"training.device is {name!r}; {there}. Use training.device = 'auto' or 'cpu'"
+        )
     return device

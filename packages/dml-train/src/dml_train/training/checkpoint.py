@@ -84,7 +84,9 @@ class Checkpoint:
                 f"{file} contains more than tensors and plain values, so it was not loaded: {error}"
             ) from error
         except Exception as error:  # torch can raise any exception for a file that it didn't write
-            raise DmlError(f"{file} lacks a run's state: {type(error).__name__}: {error}") from error
+            raise DmlError(
+                f"{file} lacks a run's state: {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(state, dict):
             raise DmlError(f"{file} lacks a run's state: it is a {type(state).__name__}")
         return state
@@ -93,7 +95,9 @@ class Checkpoint:
         """Return the step of the best weights so far, 0 if the run doesn't select weights, or raise as `state`."""
         best = self.state(mapped=True).get("best")
         if not isinstance(best, Mapping) or not isinstance(best.get("step"), int):
-            raise DmlError(f"{self.path / STATE} lacks a run's state: it doesn't say which step was best")
+            raise DmlError(
+                f"{self.path / STATE} lacks a run's state: it doesn't say which step was best"
+            )
         return int(best["step"])
 
 
@@ -157,7 +161,9 @@ def fault(path: Path) -> str | None:
                 return f"{PARTS}/{file.name} isn't in the manifest"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except PermissionError:  # the checkpoint may be intact, and resuming from an older one would delete it
+    except (
+        PermissionError
+    ):  # the checkpoint may be intact, and resuming from an older one would delete it
         raise
     except OSError as error:  # a failing disk
         return f"reading it failed: {error.strerror}"
@@ -231,7 +237,9 @@ def write(
     return Checkpoint(step, final)
 
 
-def _write_rows(partial: Path, rows: Mapping[str, OwnRows], ranks: Ranks) -> tuple[str, FileRecord] | OSError:
+def _write_rows(
+    partial: Path, rows: Mapping[str, OwnRows], ranks: Ranks
+) -> tuple[str, FileRecord] | OSError:
     """Write this rank's rows; return the file's name and manifest entry, or the error when writing failed.
 
     An error isn't raised here, since the other ranks would wait for this rank.
@@ -281,7 +289,9 @@ def _report_write_errors(folder: Path, step: int, partial: Path) -> Iterator[Non
     except _WRITE_ERRORS as error:
         free = shutil.disk_usage(folder).free >> 20 if folder.exists() else 0
         shutil.rmtree(partial, ignore_errors=True)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else not free
+        full = (
+            error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else not free
+        )
         raise WriteRefused(
             f"can't save the checkpoint of step {step} in {folder}: "
             f"{'the disk is full' if full else error} ({free} MiB free); {describe_newest(folder)}. "

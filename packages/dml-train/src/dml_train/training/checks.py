@@ -61,14 +61,20 @@ def build_sampler(
     Raise a `DmlError` if an option is invalid, or the sampler doesn't yield a batch.
     """
     try:
-        sampler: BatchSampler = registry.build("samplers", table, {"labels": train.labels, "seed": seed})
+        sampler: BatchSampler = registry.build(
+            "samplers", table, {"labels": train.labels, "seed": seed}
+        )
     except InvalidOption as error:
         # The largest values that the samplers of dml-core accept for this split.
         wanted = {"batch_size": len(train), "classes_per_batch": len(train.class_names)}
         remedies = [
-            f"--set sampler.{key}={most}" for key, most in wanted.items() if int(table.get(key, 0)) > most
+            f"--set sampler.{key}={most}"
+            for key, most in wanted.items()
+            if int(table.get(key, 0)) > most
         ]
-        raise InvalidOption(f"{error}; {described}{': ' if remedies else ''}{' '.join(remedies)}") from error
+        raise InvalidOption(
+            f"{error}; {described}{': ' if remedies else ''}{' '.join(remedies)}"
+        ) from error
     if len(sampler) < 1:
         raise DmlError(f"the sampler {table['name']!r} doesn't give a batch; {described}")
     return sampler
@@ -87,7 +93,9 @@ def describe_training(dataset: Dataset, train: Split, share: float | None) -> st
     )
 
 
-def check_matching(recipe: Recipe, registry: Registry, dataset: Dataset, validation: Split | None) -> None:
+def check_matching(
+    recipe: Recipe, registry: Registry, dataset: Dataset, validation: Split | None
+) -> None:
     """Raise a `DmlError` if groups or lists don't fit the splits or the evaluator, or exclude all matches.
 
     Check the held-out classes, `validation`, and, unless ``evaluation.test`` is false, the test split.
@@ -116,12 +124,19 @@ def _check_part(
     """
     groups = groups_of(queries)
     if isinstance(matches, Relevance) and (groups is not None or groups_of(gallery) is not None):
-        raise ValueError("the splits have groups, and matches is a Relevance; expected only one of these")
+        raise ValueError(
+            "the splits have groups, and matches is a Relevance; expected only one of these"
+        )
     if isinstance(matches, Labels) and not (
         np.array_equal(matches.ids, queries.labels)
-        and (groups is matches.groups is None or np.array_equal(np.array(groups), np.array(matches.groups)))
+        and (
+            groups is matches.groups is None
+            or np.array_equal(np.array(groups), np.array(matches.groups))
+        )
     ):
-        raise ValueError("matches has labels or groups that differ from the split's; expected equal ones")
+        raise ValueError(
+            "matches has labels or groups that differ from the split's; expected equal ones"
+        )
     if not isinstance(matches, Labels | Relevance | None):
         raise TypeError(f"matches is a {type(matches).__name__}; expected Labels or Relevance")
     stated, items = match_sides(queries, gallery, matches)
@@ -140,7 +155,9 @@ def _check_part(
 def _rehearse(recipe: Recipe, registry: Registry, matches: Labels | Relevance) -> None:
     """Evaluate a few items with matches of this kind; raise a `DmlError` if these aren't supported by the evaluator."""
     # A recipe may ask for more clusters than there are items here.
-    table = {key: value for key, value in recipe.evaluation.component().items() if key != "n_clusters"}
+    table = {
+        key: value for key, value in recipe.evaluation.component().items() if key != "n_clusters"
+    }
     evaluator: Evaluator = make_evaluator(table, registry, recipe.training.seed)
     items = np.arange(_ITEMS)
     labels = items // (_ITEMS // 2)
@@ -149,7 +166,9 @@ def _rehearse(recipe: Recipe, registry: Registry, matches: Labels | Relevance) -
     if isinstance(matches, Relevance):
         few = Relevance(np.arange(_ITEMS + 1), (items + 1) % _ITEMS, ignored=ignored)
     else:
-        junk, distractors = ([2] if len(listed) else [] for listed in (matches.junk, matches.distractors))
+        junk, distractors = (
+            [2] if len(listed) else [] for listed in (matches.junk, matches.distractors)
+        )
         groups = None if matches.groups is None else items % 2
         few = Labels(labels, groups, junk=junk, distractors=distractors, ignored=ignored)
     evaluate(evaluator, Embedded(np.eye(_ITEMS, dtype=np.float32), labels, matches=few))
@@ -172,7 +191,11 @@ def check_initialisation(table: Initialisation, loss: nn.Module, num_classes: in
     found = list(find_class_weights(loss))
     counts = sorted({own.num_classes for own in found})
     if counts != [num_classes]:
-        has = f"has {counts[0]} class weights for {num_classes} classes" if found else "has no class weights"
+        has = (
+            f"has {counts[0]} class weights for {num_classes} classes"
+            if found
+            else "has no class weights"
+        )
         raise DmlError(
             f"initialisation.class_weights is {table.class_weights!r}, but the loss {has}; "
             "omit the key, or choose a class loss with one weight per class, such as norm-softmax"
@@ -180,4 +203,8 @@ def check_initialisation(table: Initialisation, loss: nn.Module, num_classes: in
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+    return (
+        f"{number:,} {noun}"
+        if number == 1
+        else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+    )

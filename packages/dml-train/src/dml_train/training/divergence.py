@@ -46,11 +46,16 @@ def find_nonfinite(
         shared: whether to check `weights` and `state`, which are identical on all ranks.
     """
     # With a moving average, `weights` is the average, and the state contains the weights that train.
-    parts = {"the network's": {**weights}, "the trained": state.get("model"), "the loss's": state.get("loss")}
+    parts = {
+        "the network's": {**weights},
+        "the trained": state.get("model"),
+        "the loss's": state.get("loss"),
+    }
     parts["the optimizer's"] = state.get("optimizer")
     found = [(part, *named) for part, tree in parts.items() if shared for named in _tensors(tree)]
     found += [
-        (f"the {path.partition('/')[0]}'s", path.rpartition("/")[2], own.values) for path, own in rows.items()
+        (f"the {path.partition('/')[0]}'s", path.rpartition("/")[2], own.values)
+        for path, own in rows.items()
     ]
     for part, name, tensor in found:
         may_be_infinite = part != "the optimizer's" and name in untrained

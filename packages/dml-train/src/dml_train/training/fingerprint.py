@@ -77,7 +77,9 @@ def _read(folder: RunFolder) -> dict[str, Part]:
     try:
         with folder.data.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             parts = dict.fromkeys(name.rpartition("_")[0] for name in stored.files)
-            return {part: Part(*(stored[f"{part}_{field}"] for field in Part._fields)) for part in parts}
+            return {
+                part: Part(*(stored[f"{part}_{field}"] for field in Part._fields)) for part in parts
+            }
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DmlError(
             f"{folder.data}, the fingerprint of the run's data, is corrupt: {error}. Remove it to resume without "
@@ -105,7 +107,9 @@ def _take(dataset: Dataset) -> dict[str, Part]:
             try:
                 sizes = np.array([os.stat(file).st_size for file in files[name]], dtype=np.int64)  # noqa: PTH116
             except OSError as error:
-                raise DmlError(f"can't read the image {error.filename}: {error.strerror}") from error
+                raise DmlError(
+                    f"can't read the image {error.filename}: {error.strerror}"
+                ) from error
         found[name] = Part(items, sizes, _hash(split.class_names)[split.labels])
     return found
 

@@ -61,7 +61,9 @@ def adapt_batch_norms(
     experiment.model.train()
     with stage(console, "adapt batch norms", count) as show:
         for batch in load_ahead(batches, range(count), recipe.training.workers, pin=pin):
-            replica.adapt(batch.images.to(experiment.device, memory_format=memory_format), batch.step)
+            replica.adapt(
+                batch.images.to(experiment.device, memory_format=memory_format), batch.step
+            )
             show(batch.step + 1, "")
 
 
@@ -73,7 +75,9 @@ def set_to_class_means(experiment: Experiment, console: Console, ranks: Ranks) -
     """
     split = experiment.train
     part = experiment.embed_share(experiment.model, split, console, ranks, "embed for class means")
-    means_CD = torch.from_numpy(class_means(ranks.all_gather(part), split.labels, len(split.class_names)))
+    means_CD = torch.from_numpy(
+        class_means(ranks.all_gather(part), split.labels, len(split.class_names))
+    )
     for own in find_class_weights(experiment.loss):
         own.weights.copy_(means_CD[own.classes, own.columns])
 

@@ -55,7 +55,9 @@ class JsonLines:
                 self._last = line.decode()
             with path.open("r+b") as file:
                 file.truncate(kept)
-        return path.open("a", encoding="utf-8", buffering=1)  # line-buffered: a killed run doesn't lose lines
+        return path.open(
+            "a", encoding="utf-8", buffering=1
+        )  # line-buffered: a killed run doesn't lose lines
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Write a line, unless it equals the previous line; raise a `DmlError` if the disk is full or fails.

@@ -22,8 +22,15 @@ class Observers:
     run, since it is a message to the user. With ``DML_STRICT_PLUGINS=1``, any error ends the run.
     """
 
-    def __init__(self, plugins: Plugins, loggers: Sequence[RunLogger], console: Console, run: Run) -> None:
-        self._plugins, self._loggers, self._console, self._run = plugins, list(loggers), console, run
+    def __init__(
+        self, plugins: Plugins, loggers: Sequence[RunLogger], console: Console, run: Run
+    ) -> None:
+        self._plugins, self._loggers, self._console, self._run = (
+            plugins,
+            list(loggers),
+            console,
+            run,
+        )
         self._set_aside: set[int] = set()
 
     def close(self) -> None:
@@ -46,7 +53,12 @@ class Observers:
             self._guard(implementation.plugin, who, implementation.function, **given)
 
     def _guard(
-        self, observer: object, who: str, call: Callable[..., object], *positional: Any, **named: Any
+        self,
+        observer: object,
+        who: str,
+        call: Callable[..., object],
+        *positional: Any,
+        **named: Any,
     ) -> None:
         """Call an observer unless it is disabled; disable it if it fails.
 

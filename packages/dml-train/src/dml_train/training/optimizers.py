@@ -51,7 +51,9 @@ class PartedOptimizer:
         self.lr_multipliers = SimpleNamespace(**table.lr_multipliers.model_dump())
         sparse = sparse_parameters(modules["loss"])
         self._sparse = {id(parameter) for parameter in sparse}
-        groups = _group(modules, self._sparse | {id(parameter) for parameter in frozen}, scales or {})
+        groups = _group(
+            modules, self._sparse | {id(parameter) for parameter in frozen}, scales or {}
+        )
         if not groups and not sparse:
             raise InvalidOption(
                 "nothing trains: the backbone is frozen, and the head and the loss don't contain weights; "
@@ -62,14 +64,20 @@ class PartedOptimizer:
         if table.name != "sgd":
             algorithm = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[table.name]
             if groups:
-                parts.append(algorithm(groups, lr=self.lr, betas=table.betas, eps=table.eps, fused=True))
-            if sparse:  # SparseAdam's constructor rejects a learning rate of 0, but a step accepts it
+                parts.append(
+                    algorithm(groups, lr=self.lr, betas=table.betas, eps=table.eps, fused=True)
+                )
+            if (
+                sparse
+            ):  # SparseAdam's constructor rejects a learning rate of 0, but a step accepts it
                 parts.append(torch.optim.SparseAdam(rows, lr=1.0, betas=table.betas, eps=table.eps))
         else:
             if groups:
                 momentum, nesterov = table.momentum, table.nesterov
                 parts.append(
-                    torch.optim.SGD(groups, lr=self.lr, momentum=momentum, nesterov=nesterov, fused=True)
+                    torch.optim.SGD(
+                        groups, lr=self.lr, momentum=momentum, nesterov=nesterov, fused=True
+                    )
                 )
             if sparse:
                 parts.append(torch.optim.SGD(rows, lr=self.lr))

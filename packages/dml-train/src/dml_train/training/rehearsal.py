@@ -12,7 +12,9 @@ from dml_train.seeds import FORWARD, LOSS, seed_torch
 from dml_train.training.build import Experiment
 
 ITEMS = 2  # a batch norm fails on a single row
-_VIEWS = 16  # number to compare: 16 are hardly identical by chance, even if images are only mirrored
+_VIEWS = (
+    16  # number to compare: 16 are hardly identical by chance, even if images are only mirrored
+)
 
 
 def rehearse(experiment: Experiment) -> None:
@@ -27,7 +29,9 @@ def rehearse(experiment: Experiment) -> None:
         raise DmlError(images.message)
     labels = torch.from_numpy(split.labels[indices])
     _check_views(experiment)
-    buffers = [(buffer, buffer.clone()) for buffer in experiment.model.buffers()]  # statistics of batch norms
+    buffers = [
+        (buffer, buffer.clone()) for buffer in experiment.model.buffers()
+    ]  # statistics of batch norms
     experiment.model.train()
     experiment.loss.eval()  # memories don't store these items
     try:
@@ -52,7 +56,9 @@ def _check_views(experiment: Experiment) -> None:
     recipe = experiment.recipe
     if recipe.training.views == 1:
         return
-    views = load_items(experiment.train, np.zeros(_VIEWS, np.int64), np.arange(_VIEWS, dtype=np.uint64))
+    views = load_items(
+        experiment.train, np.zeros(_VIEWS, np.int64), np.arange(_VIEWS, dtype=np.uint64)
+    )
     if isinstance(views, LoadFailure):
         raise DmlError(views.message)
     if (views == views[0]).all():
@@ -66,14 +72,20 @@ def check_value(loss: nn.Module, value: object) -> Tensor:
     """Return the value of a loss if it is a scalar tensor; otherwise raise a `DmlError`."""
     if isinstance(value, Tensor) and not value.dim():
         return value
-    returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    returned = (
+        f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    )
     raise DmlError(
         f"{type(loss).__name__} returned {returned}; expected a scalar tensor: return the mean over the batch"
     )
 
 
 def _step(experiment: Experiment, images: Tensor, labels: Tensor) -> None:
-    device, precision, seed = experiment.device, experiment.precision, experiment.recipe.training.seed
+    device, precision, seed = (
+        experiment.device,
+        experiment.precision,
+        experiment.recipe.training.seed,
+    )
     seed_torch(device, seed, FORWARD, 0)
     with torch.autocast(device.type, precision, precision != torch.float32):
         embeddings = experiment.model(images)

@@ -75,9 +75,13 @@ class Replica:
     def _forward(self, network: nn.Module, images: Tensor, step: int, part: int) -> Tensor:
         device, precision = self._experiment.device, self._experiment.precision
         # Both passes of a micro-batch draw equal dropout masks.
-        seed_torch(device, self._experiment.recipe.training.seed, FORWARD, step, self._ranks.rank, part)
+        seed_torch(
+            device, self._experiment.recipe.training.seed, FORWARD, step, self._ranks.rank, part
+        )
         with torch.autocast(device.type, precision, precision != torch.float32):
-            embeddings: Tensor = self._compiled(network, images) if self._compiles else network(images)
+            embeddings: Tensor = (
+                self._compiled(network, images) if self._compiles else network(images)
+            )
         return embeddings
 
     def _compiled(self, network: nn.Module, images: Tensor) -> Tensor:
@@ -113,7 +117,9 @@ class Replica:
 @torch.no_grad()
 def _share_buffers(model: nn.Module) -> None:
     """Broadcast the first rank's buffers of modules in training mode; other buffers don't change."""
-    buffers = [b for module in model.modules() if module.training for b in module.buffers(recurse=False)]
+    buffers = [
+        b for module in model.modules() if module.training for b in module.buffers(recurse=False)
+    ]
     for dtype in dict.fromkeys(buffer.dtype for buffer in buffers):
         alike = [buffer for buffer in buffers if buffer.dtype == dtype]
         joined = torch.cat([buffer.flatten() for buffer in alike])

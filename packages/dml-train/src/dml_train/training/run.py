@@ -88,7 +88,9 @@ def train(
         console = console if ranks.is_first else Console(quiet=True)
         resume = resume or was_restarted()
         is_locked = ranks.run_on_first(lambda: _lock_existing(folder, until_the_end))
-        differs = ranks.run_on_first(lambda: list_differences(out, recipe, resume=resume, force=force))
+        differs = ranks.run_on_first(
+            lambda: list_differences(out, recipe, resume=resume, force=force)
+        )
         if differs is not None:
             ranks.run_on_first(lambda: _check_metrics(folder))
         if differs == [] and ranks.run_on_first(lambda: _is_complete(folder, console)):
@@ -170,7 +172,9 @@ def _prepare(
     experiment = build(recipe, registry, ranks, warn=differs is None)
     if differs is not None:
         differs += ranks.run_on_first(
-            lambda: _check_differences("data set", find_changes(folder, experiment.dataset), folder, force)
+            lambda: _check_differences(
+                "data set", find_changes(folder, experiment.dataset), folder, force
+            )
         )
     say(console, describe(experiment))
     rehearse(experiment)
@@ -188,7 +192,9 @@ def describe(experiment: Experiment) -> str:
     if experiment.validation is not None:
         text += f"; {len(experiment.validation.class_names):,} classes are held out for validation"
     if recipe.evaluation.test:
-        text += f"; then {len(test):,} images of {len(test.class_names):,} other classes are measured"
+        text += (
+            f"; then {len(test):,} images of {len(test.class_names):,} other classes are measured"
+        )
     return text
 
 
@@ -221,7 +227,8 @@ def evaluated_checkpoint(folder: RunFolder, step: int | None = None) -> Checkpoi
     newest = checkpoint.newest_step(folder.checkpoints)
     if not newest:
         raise DmlError(
-            f"{folder.checkpoints} has no checkpoint yet; resume the training first", arguments=("resume",)
+            f"{folder.checkpoints} has no checkpoint yet; resume the training first",
+            arguments=("resume",),
         )
     found = _open_checkpoint(folder, newest)
     best = found.best_step()
@@ -309,7 +316,9 @@ def _lock_existing(folder: RunFolder, until_the_end: ExitStack) -> bool:
     return exists
 
 
-def _open_folder(folder: RunFolder, recipe: Recipe, is_locked: bool, until_the_end: ExitStack) -> None:
+def _open_folder(
+    folder: RunFolder, recipe: Recipe, is_locked: bool, until_the_end: ExitStack
+) -> None:
     if not is_locked:
         RunFolder.create(folder.path)
         until_the_end.enter_context(folder.lock())

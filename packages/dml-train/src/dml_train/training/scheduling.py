@@ -44,10 +44,16 @@ def build_schedules(
             if isinstance(value, float):
                 options.setdefault("start", value)
         try:
-            schedule = schedule_from_table(options, num_steps=num_steps, steps_per_epoch=steps_per_epoch)
+            schedule = schedule_from_table(
+                options, num_steps=num_steps, steps_per_epoch=steps_per_epoch
+            )
         except DmlError as error:
             raise type(error)(f"[schedule.{path!r}]: {error}") from error
-        below = [f"{key} is {given!r}" for key, given in _given_values(options).items() if np.min(given) < 0]
+        below = [
+            f"{key} is {given!r}"
+            for key, given in _given_values(options).items()
+            if np.min(given) < 0
+        ]
         if root == "optimizer" and below:
             raise InvalidOption(
                 f"[schedule.{path!r}]: {', '.join(below)}; expected numbers of at least 0, as in [optimizer]"
@@ -74,7 +80,11 @@ def check_loss_schedules(
             owner: Any = table
             for name in names[:-1]:
                 owner = owner.get(name) if isinstance(owner, dict) else None
-            if root != "loss" or not isinstance(owner, dict) or not isinstance(owner.get(names[-1]), float):
+            if (
+                root != "loss"
+                or not isinstance(owner, dict)
+                or not isinstance(owner.get(names[-1]), float)
+            ):
                 continue
             owner[names[-1]] = value
             try:

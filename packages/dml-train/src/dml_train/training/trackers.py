@@ -130,9 +130,14 @@ class MlflowRun:
             return {"id": run.info.run_id, "tracking_uri": uri}
 
         with _starting("mlflow", directory, create) as identity:
-            self._id, self._client = identity["id"], MlflowClient(tracking_uri=identity["tracking_uri"])
+            self._id, self._client = (
+                identity["id"],
+                MlflowClient(tracking_uri=identity["tracking_uri"]),
+            )
             known = self._client.get_run(self._id).data.params
-            settings = {key: str(value)[:_LONGEST] for key, value in flatten_settings(recipe).items()}
+            settings = {
+                key: str(value)[:_LONGEST] for key, value in flatten_settings(recipe).items()
+            }
             self._client.log_batch(
                 self._id,
                 params=[Param(key, value) for key, value in settings.items() if key not in known],
@@ -149,7 +154,9 @@ class MlflowRun:
         now = int(time.time() * 1000)
         # MLflow rejects other characters in names of metrics.
         names = {name: re.sub(r"[^\w\-. :/]", "_", name) for name in values}
-        self._values += [self._metric(names[name], value, now, step) for name, value in values.items()]
+        self._values += [
+            self._metric(names[name], value, now, step) for name, value in values.items()
+        ]
         if len(self._values) >= _BATCH or time.monotonic() - self._sent >= _INTERVAL:
             self._send()
 
@@ -172,7 +179,11 @@ class TrackioRun:
     """
 
     def __init__(
-        self, directory: Path, recipe: Mapping[str, Any], project: str = PROJECT, run_name: str | None = None
+        self,
+        directory: Path,
+        recipe: Mapping[str, Any],
+        project: str = PROJECT,
+        run_name: str | None = None,
     ) -> None:
         with extra("trackio", "the logger 'trackio'"):
             import trackio

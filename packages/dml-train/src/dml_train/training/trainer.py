@@ -82,7 +82,9 @@ class Trainer:
             ranks.world_size,
             self.training.views,
         )
-        self.memory_format = torch.channels_last if self.training.channels_last else torch.preserve_format
+        self.memory_format = (
+            torch.channels_last if self.training.channels_last else torch.preserve_format
+        )
         self.replica = Replica(experiment, ranks)
         self.shards = Shards(experiment.loss, experiment.optimizer.torch, ranks)
         self.scaler = self.shards.scaler(device, enabled=self.training.precision == "float16")
@@ -95,8 +97,14 @@ class Trainer:
         # A GPU computes while the run waits for the next batch, so waiting costs less on a GPU than on a CPU.
         self.most_loading = 0.5 if device.type == "cpu" else 0.9
         self.warned_of_zero = self.warned_of_loading = False
-        self.run = Run(folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size)
-        context = {"directory": folder.path, "start_step": self.steps_done, "recipe": recipe.to_dict()}
+        self.run = Run(
+            folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size
+        )
+        context = {
+            "directory": folder.path,
+            "start_step": self.steps_done,
+            "recipe": recipe.to_dict(),
+        }
         tables = recipe.logging.loggers if ranks.is_first else []
         loggers = [registry.build("loggers", table, context) for table in tables]
         self.observers = Observers(registry.plugins, loggers, console, self.run)
@@ -170,7 +178,11 @@ class Trainer:
 
     def step(self, batch: Batch) -> None:
         """Take an optimizer step on a global batch."""
-        experiment, device, optimizer = self.experiment, self.experiment.device, self.experiment.optimizer
+        experiment, device, optimizer = (
+            self.experiment,
+            self.experiment.device,
+            self.experiment.optimizer,
+        )
         scheduled = experiment.schedules.apply(batch.step)
         optimizer.write_groups()
         images_R = batch.images.to(device, non_blocking=True, memory_format=self.memory_format)
@@ -188,7 +200,9 @@ class Trainer:
         values = {"loss": loss.detach(), **collect_logged_values(experiment.loss)}
         self.scaler.unscale_(optimizer.torch)
         if self.training.gradient_clip is not None:
-            values["gradient_norm"] = self.shards.clip(optimizer.parameters(), self.training.gradient_clip)
+            values["gradient_norm"] = self.shards.clip(
+                optimizer.parameters(), self.training.gradient_clip
+            )
         self.scaler.step(optimizer.torch)
         self.scaler.update()
         optimizer.torch.zero_grad(set_to_none=True)
@@ -196,7 +210,9 @@ class Trainer:
             experiment.average.update_parameters(experiment.model)
 
         self.steps_done = batch.step + 1
-        self.values.add(self.steps_done, values, {"optimizer.lr": optimizer.lr, **scheduled}, len(labels_B))
+        self.values.add(
+            self.steps_done, values, {"optimizer.lr": optimizer.lr, **scheduled}, len(labels_B)
+        )
 
     def compute_loss(
         self, embeddings_BD: Tensor, labels_B: Tensor, step: int, scheduled: Mapping[str, float]
@@ -209,7 +225,11 @@ class Trainer:
         try:
             value = self.experiment.loss(embeddings_BD, labels_B)
         except (ArithmeticError, ValueError) as error:
-            moved = [f"{path} = {value:g}" for path, value in scheduled.items() if path.startswith("loss.")]
+            moved = [
+                f"{path} = {value:g}"
+                for path, value in scheduled.items()
+                if path.startswith("loss.")
+            ]
             if not moved:
                 raise
             raise DmlError(
@@ -257,7 +277,11 @@ class Trainer:
     def warn_of_loading(self) -> None:
         """Warn once that loading takes longer than the steps, and name the settings that make loading faster."""
         self.warned_of_loading = True
-        dataset, workers, cores = self.experiment.recipe.dataset, self.training.workers, os.cpu_count() or 1
+        dataset, workers, cores = (
+            self.experiment.recipe.dataset,
+            self.training.workers,
+            os.cpu_count() or 1,
+        )
         remedies = []
         options = self.registry.entry("datasets", dataset["name"]).component.options
         if any(option.name == "cache" for option in options) and dataset.get("cache") is None:
@@ -275,14 +299,18 @@ class Trainer:
 
     def evaluate_periodically(self) -> bool:
         """Evaluate during training, and return whether to keep these weights as the best so far."""
-        measured = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.periodic)
+        measured = self.evaluate(
+            self.experiment.embed_watched(self.console, self.ranks), self.periodic
+        )
         return self.selects and self.best.update(self.steps_done, select_numbers(measured.metrics))
 
     def evaluate(self, embedded: Embedded, name: str) -> Measurement:
         """Evaluate an embedding, and send the metrics to loggers and hooks."""
         measured = evaluate_on_ranks(self.ranks, self.experiment.evaluator, embedded)
         numbers = select_numbers(measured.metrics)
-        self.observers.log(self.steps_done, {f"{name}/{key}": value for key, value in numbers.items()})
+        self.observers.log(
+            self.steps_done, {f"{name}/{key}": value for key, value in numbers.items()}
+        )
         result = {**measured.metrics, "split": split_of(name)}
         self.observers.call("dml_evaluation_end", step=self.steps_done, result=result)
         self.values.restart_clock()
@@ -316,7 +344,10 @@ class Trainer:
             "best": self.best.state_dict(),
         }
         if experiment.average is not None:
-            state |= {"model": experiment.model.state_dict(), "averaged": experiment.average.n_averaged}
+            state |= {
+                "model": experiment.model.state_dict(),
+                "averaged": experiment.average.n_averaged,
+            }
         sampler = experiment.sampler
         if isinstance(sampler, MiningSampler) and sampler.negatives is not None:
             state["negatives"] = torch.from_numpy(sampler.negatives)
@@ -383,7 +414,9 @@ class Trainer:
             self.ranks.run_on_first(lambda: embedded.write(self.folder))
             measured = self.evaluate(embedded, "evaluation")
             if recipe.evaluation.baselines:
-                measure_baselines(self.experiment, self.folder, self.registry, self.console, self.ranks)
+                measure_baselines(
+                    self.experiment, self.folder, self.registry, self.console, self.ranks
+                )
         else:
             embedded = self.experiment.embed_watched(self.console, self.ranks)
             measured = self.evaluate(embedded, self.periodic)
@@ -396,7 +429,9 @@ class Trainer:
         }
         if prefixes := recipe.evaluation.prefixes:
             evaluator = self.experiment.evaluator
-            result["prefixes"] = evaluate_prefixes_on_ranks(self.ranks, evaluator, embedded, prefixes)
+            result["prefixes"] = evaluate_prefixes_on_ranks(
+                self.ranks, evaluator, embedded, prefixes
+            )
 
         def write() -> None:
             if recipe.evaluation.test and measured.evaluation is not None:

@@ -39,7 +39,11 @@ struct Buffers {
 impl<'a> Unread<'a> {
     /// Computes the keys of all pairs of the few queries and the items, and validates the gallery on the way. `visit`
     /// receives the query's index, the first item of a block, and the keys of this block.
-    pub fn compare_few(self, control: &Control, visit: impl Fn(usize, usize, &[f64]) + Sync) -> Result<Dense<'a>> {
+    pub fn compare_few(
+        self,
+        control: &Control,
+        visit: impl Fn(usize, usize, &[f64]) + Sync,
+    ) -> Result<Dense<'a>> {
         let (space, items) = (&self.0, self.0.gallery.rows());
         let few = space.widen_few()?;
         let is_valid = (0..items.div_ceil(ITEMS))
@@ -47,7 +51,12 @@ impl<'a> Unread<'a> {
             .map_init(
                 || -> Result<_> {
                     let (wide, single) = (zeros(space.dim())?, zeros(PAIRS * space.dim())?);
-                    Ok(Buffers { sums: zeros(few.len * ITEMS)?, squares: zeros(ITEMS)?, wide, single })
+                    Ok(Buffers {
+                        sums: zeros(few.len * ITEMS)?,
+                        squares: zeros(ITEMS)?,
+                        wide,
+                        single,
+                    })
                 },
                 |buffers, block| -> Result<bool> {
                     control.check()?;
@@ -57,7 +66,8 @@ impl<'a> Unread<'a> {
                         Some(queries) => space.sum_singles(queries, first, number, buffers),
                         None => space.sum_doubles(&few, first, number, buffers),
                     }
-                    let (squares, sums) = (&buffers.squares[..number], &mut buffers.sums[..few.len * number]);
+                    let (squares, sums) =
+                        (&buffers.squares[..number], &mut buffers.sums[..few.len * number]);
                     let mut is_valid = !is_suspect(squares, space.similarity);
                     for (query, keys) in sums.chunks_exact_mut(number).enumerate() {
                         // If a number in a row isn't finite, the sums aren't finite.
@@ -112,10 +122,14 @@ impl Dense<'_> {
                     for (i, row) in single.chunks_exact_mut(dim).take(together).enumerate() {
                         if let Some(numbers) = halves {
                             let numbers = row.iter_mut().zip(&numbers[(at + i) * dim..]);
-                            self.kernel.vectorize(|| numbers.for_each(|(single, half)| *single = widen_half(*half)));
+                            self.kernel.vectorize(|| {
+                                numbers.for_each(|(single, half)| *single = widen_half(*half))
+                            });
                         } else {
                             self.gallery.widen(at + i, wide);
-                            row.iter_mut().zip(&*wide).for_each(|(single, wide)| *single = *wide as f32);
+                            row.iter_mut()
+                                .zip(&*wide)
+                                .for_each(|(single, wide)| *single = *wide as f32);
                         }
                     }
                     &single[..together * dim]
@@ -125,12 +139,15 @@ impl Dense<'_> {
             let row = |i: usize| &rows[i.min(together - 1) * dim..][..dim];
             let rows = [row(0), row(1), row(2), row(3)];
             if needs_squares {
-                squares[start..start + together].copy_from_slice(&self.kernel.dots32(rows, rows)[..together]);
+                squares[start..start + together]
+                    .copy_from_slice(&self.kernel.dots32(rows, rows)[..together]);
             }
             for (query, sums) in queries.chunks_exact(dim).zip(sums.chunks_exact_mut(number)) {
                 let found = match self.similarity {
                     Similarity::Euclidean => self.kernel.distances32([query; PAIRS], rows),
-                    Similarity::Cosine | Similarity::Dot => self.kernel.dots32([query; PAIRS], rows),
+                    Similarity::Cosine | Similarity::Dot => {
+                        self.kernel.dots32([query; PAIRS], rows)
+                    }
                 };
                 sums[start..start + together].copy_from_slice(&found[..together]);
             }

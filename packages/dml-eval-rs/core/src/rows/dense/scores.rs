@@ -26,7 +26,12 @@ impl Dense<'_> {
     }
 
     /// Appends the scores of `pairs` (query, gallery item) to `scores`. For speed, pairs of a query should be adjacent.
-    pub(crate) fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()> {
+    pub(crate) fn scores(
+        &self,
+        pairs: &[(u32, u32)],
+        scratch: &mut Scratch,
+        scores: &mut Vec<f64>,
+    ) -> Result<()> {
         let first = scores.len();
         self.sums(pairs, scratch, scores)?;
         for (score, &(q, g)) in scores[first..].iter_mut().zip(pairs) {
@@ -50,7 +55,9 @@ impl Dense<'_> {
             Shape { rows: products.rows, columns: products.columns, steps, tiles: 8 },
             (queries, items),
             |side, rows, width| {
-                pack_rows(rows, width, steps, |row, scratch, words| self.pack(side, row, scratch, words))
+                pack_rows(rows, width, steps, |row, scratch, words| {
+                    self.pack(side, row, scratch, words)
+                })
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
             (|_| (), |_: &[()], sums: &[f64], scores: &mut [f64]| scores.copy_from_slice(sums)),
@@ -69,9 +76,11 @@ impl Dense<'_> {
     pub(crate) fn score_panels(&self, side: Side, rows: Range<usize>) -> Result<Panels<f64>> {
         let products = &self.kernel.exact;
         let width = if side == Side::Query { products.rows } else { products.columns };
-        let encode =
-            |i: usize, scratch: &mut Scratch, words: &mut [f64]| self.pack(side, rows.start + i, scratch, words);
-        Panels::load(rows.len(), width, padded_len(self.queries.dim()), encode).map(|(panels, _)| panels)
+        let encode = |i: usize, scratch: &mut Scratch, words: &mut [f64]| {
+            self.pack(side, rows.start + i, scratch, words)
+        };
+        Panels::load(rows.len(), width, padded_len(self.queries.dim()), encode)
+            .map(|(panels, _)| panels)
     }
 
     /// Writes the scores between a panel of queries and a panel of items to the first tile in `tile`, a row per query. `tile`
@@ -92,11 +101,17 @@ impl Dense<'_> {
                 for (line, query) in lines {
                     let first = self.squares(Side::Query)[query];
                     let scores = line.iter_mut().zip(item_squares);
-                    self.kernel.vectorize(|| scores.for_each(|(sum, second)| *sum = cosine(*sum, first * second)));
+                    self.kernel.vectorize(|| {
+                        scores.for_each(|(sum, second)| *sum = cosine(*sum, first * second))
+                    });
                 }
             }
-            Similarity::Dot => lines.for_each(|(line, _)| line.iter_mut().for_each(|sum| *sum += 0.0)),
-            Similarity::Euclidean => lines.for_each(|(line, _)| line.iter_mut().for_each(|sum| *sum = 0.0 - *sum)),
+            Similarity::Dot => {
+                lines.for_each(|(line, _)| line.iter_mut().for_each(|sum| *sum += 0.0))
+            }
+            Similarity::Euclidean => {
+                lines.for_each(|(line, _)| line.iter_mut().for_each(|sum| *sum = 0.0 - *sum))
+            }
         }
     }
 
@@ -138,7 +153,8 @@ impl Dense<'_> {
         // See `key_of` for why zero is added.
         0.0 + match self.similarity {
             Similarity::Cosine => {
-                let squares = self.squares(Side::Query)[query as usize] * self.squares(Side::Gallery)[item as usize];
+                let squares = self.squares(Side::Query)[query as usize]
+                    * self.squares(Side::Gallery)[item as usize];
                 cosine(sum, squares)
             }
             Similarity::Dot => sum,
@@ -184,23 +200,36 @@ mod tests {
             let wide = x.mapv(f64::from);
             let indices: Vec<u32> = (0..41).collect();
             for similarity in [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean] {
-                let expected =
-                    |q: usize, g: usize| reference(&wide.row(q).to_vec(), &wide.row(g).to_vec(), similarity).to_bits();
+                let expected = |q: usize, g: usize| {
+                    reference(&wide.row(q).to_vec(), &wide.row(g).to_vec(), similarity).to_bits()
+                };
                 for name in names() {
                     for rows in [Matrix::F32(x.view()), Matrix::F64(wide.view())] {
                         // For the cosine, float64 rows are scaled by powers of two, which must not change scores.
                         let control = Control::default();
                         let kernel = select(Some(name)).unwrap();
-                        let space = Dense::new(rows, None, similarity, Precision::Float32, kernel, &control).unwrap();
+                        let space = Dense::new(
+                            rows,
+                            None,
+                            similarity,
+                            Precision::Float32,
+                            kernel,
+                            &control,
+                        )
+                        .unwrap();
                         let mut table = vec![0.0; 41 * 41];
                         space.score_table(&indices, &indices, &mut table, &control).unwrap();
-                        let pairs: Vec<(u32, u32)> = (0..41 * 41).map(|i| (i / 41, i % 41)).collect();
+                        let pairs: Vec<(u32, u32)> =
+                            (0..41 * 41).map(|i| (i / 41, i % 41)).collect();
                         let mut scores = Vec::new();
                         space.scores(&pairs, &mut Scratch::default(), &mut scores).unwrap();
                         for (at, (q, g)) in pairs.into_iter().enumerate() {
                             assert_eq!(table[at].to_bits(), expected(q as usize, g as usize));
                             assert_eq!(scores[at].to_bits(), expected(q as usize, g as usize));
-                            assert_eq!(expected(q as usize, g as usize), expected(g as usize, q as usize));
+                            assert_eq!(
+                                expected(q as usize, g as usize),
+                                expected(g as usize, q as usize)
+                            );
                         }
                     }
                 }

@@ -26,7 +26,8 @@ def _list_parts(folder: Path) -> Parts:
     if (folder / _DEVKIT).is_file() and not (folder / "car_ims").is_dir():
         # In the devkit, the annotations of the test images don't give classes, which are in a separate file.
         test = next(
-            (f for f in (folder / _DEVKIT_TEST, folder / "devkit" / _DEVKIT_TEST) if f.is_file()), None
+            (f for f in (folder / _DEVKIT_TEST, folder / "devkit" / _DEVKIT_TEST) if f.is_file()),
+            None,
         )
         if test is None:
             raise DmlError(
@@ -51,7 +52,9 @@ def _list_parts(folder: Path) -> Parts:
                 raise DmlError(
                     f"the annotations put {path} into class {c} of {len(names)}; download them again"
                 )
-            (train if c <= _TRAIN_CLASSES else test_classes).setdefault(str(names[c - 1]), []).append(path)
+            (train if c <= _TRAIN_CLASSES else test_classes).setdefault(
+                str(names[c - 1]), []
+            ).append(path)
     return Parts(train, test_classes)
 
 

@@ -46,8 +46,12 @@ def fetch_dataset(name: str, root: str | Path, *, report: Callable[[str], None] 
             "this folder, and fetch again"
         )
     archives = official.archives
-    if by_hand := [a.name for a in archives if a.address is None and find_file(root, a.name) is None]:
-        raise DmlError(f"{root} doesn't contain {' and '.join(by_hand)}. {official.describe_download(root)}")
+    if by_hand := [
+        a.name for a in archives if a.address is None and find_file(root, a.name) is None
+    ]:
+        raise DmlError(
+            f"{root} doesn't contain {' and '.join(by_hand)}. {official.describe_download(root)}"
+        )
     for file, archive in [(_get_archive(archive, root, report), archive) for archive in archives]:
         if archive.unpacks:
             report(f"unpacking {file}")
@@ -82,7 +86,10 @@ def download(address: str, file: Path, md5: str | None = None) -> str:
     console.quiet = not console.is_terminal
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with requests.get(address, stream=True, timeout=_TIMEOUT) as response, part.open("wb") as out:
+        with (
+            requests.get(address, stream=True, timeout=_TIMEOUT) as response,
+            part.open("wb") as out,
+        ):
             response.raise_for_status()
             megabytes = int(response.headers.get("Content-Length", 0)) >> 20
             with stage(console, f"{file.name}, MB", megabytes) as show:

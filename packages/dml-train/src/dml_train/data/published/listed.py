@@ -23,7 +23,9 @@ def _list_cub(folder: Path) -> Parts:
         parse_number(number, folder / "classes.txt"): name
         for number, name in read_lines(folder / "classes.txt", 2)
     }
-    images = {image: folder / "images" / path for image, path in read_lines(folder / "images.txt", 2)}
+    images = {
+        image: folder / "images" / path for image, path in read_lines(folder / "images.txt", 2)
+    }
     train: dict[str, list[Path]] = {}
     test: dict[str, list[Path]] = {}
     labels = folder / "image_class_labels.txt"
@@ -102,7 +104,10 @@ IN_SHOP = OfficialSet(
     markers=_LISTS,
     list_parts=_list_in_shop,
     published={"train": (25_882, 3_997), "test": (14_218, 3_985), "gallery": (12_612, 3_985)},
-    archives=(Archive("list_eval_partition.txt", "4 MB", unpacks=False), Archive("img.zip", "about 0.5 GB")),
+    archives=(
+        Archive("list_eval_partition.txt", "4 MB", unpacks=False),
+        Archive("img.zip", "about 0.5 GB"),
+    ),
     by_hand=(
         "Its owners distribute it by Google Drive, so download it by hand: from "
         "http://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html follow the link to the folder 'In-shop "

@@ -28,8 +28,12 @@ class OfficialSet:
     name: str  # name in recipes
     title: str  # name in messages
     markers: tuple[str, ...]  # any of these files or folders identifies the data set's folder
-    list_parts: Callable[[Path], Parts]  # reads the lists in the folder, but doesn't check the images
-    published: Mapping[str, tuple[int, int]]  # numbers of images and classes per part, as in the papers
+    list_parts: Callable[
+        [Path], Parts
+    ]  # reads the lists in the folder, but doesn't check the images
+    published: Mapping[
+        str, tuple[int, int]
+    ]  # numbers of images and classes per part, as in the papers
     archives: tuple[Archive, ...]
     by_hand: str = ""  # instructions for a download by hand; empty if none is needed
 
@@ -82,7 +86,9 @@ class OfficialSet:
 
     def find_wrong_counts(self, parts: Parts) -> list[str]:
         """Describe the parts with counts that differ from the published counts."""
-        counts = {part: (count_images(classes), len(classes)) for part, classes in parts.by_name().items()}
+        counts = {
+            part: (count_images(classes), len(classes)) for part, classes in parts.by_name().items()
+        }
         return [
             f"{part} has {counts[part][0]:,} images of {counts[part][1]:,} classes "
             f"(published: {images:,} of {classes:,})"
@@ -93,7 +99,11 @@ class OfficialSet:
 
 def find_file(root: Path, name: str) -> Path | None:
     """Find a file by name in a folder, or up to 2 levels deeper; return None if there is none."""
-    found = (file for pattern in (name, f"*/{name}", f"*/*/{name}") for file in sorted(root.glob(pattern)))
+    found = (
+        file
+        for pattern in (name, f"*/{name}", f"*/*/{name}")
+        for file in sorted(root.glob(pattern))
+    )
     return next(found, None)
 
 
@@ -111,7 +121,9 @@ def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DmlError(f"can't read {file} as a list in UTF-8: {error}; unpack the archive again") from error
+        raise DmlError(
+            f"can't read {file} as a list in UTF-8: {error}; unpack the archive again"
+        ) from error
     rows = []
     for number, line in enumerate(lines[skip:], start=skip + 1):
         row = line.strip().split(maxsplit=columns - 1)

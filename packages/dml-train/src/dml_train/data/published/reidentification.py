@@ -40,7 +40,9 @@ def _list_parts(folder: Path, names: Mapping[str, str]) -> Parts:
     groups: dict[Path, str] = {}
     for part, name in names.items():
         try:
-            files = sorted(file for file in (folder / name).iterdir() if file.suffix.lower() == ".jpg")
+            files = sorted(
+                file for file in (folder / name).iterdir() if file.suffix.lower() == ".jpg"
+            )
         except OSError as error:
             raise DmlError(
                 f"can't read {folder / name}: {error.strerror}; the data set is incompletely unpacked"
@@ -62,10 +64,15 @@ MARKET1501 = OfficialSet(
     title="Market-1501",
     markers=("bounding_box_train", "bounding_box_test"),
     list_parts=partial(
-        _list_parts, names={"train": "bounding_box_train", "test": "query", "gallery": "bounding_box_test"}
+        _list_parts,
+        names={"train": "bounding_box_train", "test": "query", "gallery": "bounding_box_test"},
     ),
     published={"train": (12_936, 751), "test": (3_368, 750), "gallery": (15_913, 751)},
-    archives=(Archive("Market-1501-v15.09.15.zip", "about 150 MB", md5="65005ab7d12ec1c44de4eeafe813e68a"),),
+    archives=(
+        Archive(
+            "Market-1501-v15.09.15.zip", "about 150 MB", md5="65005ab7d12ec1c44de4eeafe813e68a"
+        ),
+    ),
     by_hand=(
         "Its owners distribute it by Google Drive and Baidu, so download it by hand: follow the link on "
         "https://zheng-lab.cecs.anu.edu.au/Project/project_reid.html, put Market-1501-v15.09.15.zip into a folder, "
@@ -108,7 +115,9 @@ def describe_vehicleid(vehicles: Vehicles, draw: int) -> OfficialSet:
         for vehicle, listed in _read_list(folder, f"test_list_{vehicles}.txt").items():
             files = sorted(listed)
             # The choice depends only on the draw and the vehicle's number.
-            gallery[vehicle] = [files.pop(np.random.default_rng([draw, int(vehicle)]).integers(len(files)))]
+            gallery[vehicle] = [
+                files.pop(np.random.default_rng([draw, int(vehicle)]).integers(len(files)))
+            ]
             if files:
                 queries[vehicle] = files
         return Parts(_read_list(folder, "train_list.txt"), queries, gallery)

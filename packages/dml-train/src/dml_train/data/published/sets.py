@@ -63,7 +63,9 @@ def check_dataset(
     _report_some("missing", [*map(str, missing)], report)
     bad = {}
     if decode:
-        bad = find_bad_images([f for f in parts.files() if f not in absent], read_image, "decode images")
+        bad = find_bad_images(
+            [f for f in parts.files() if f not in absent], read_image, "decode images"
+        )
         _report_some("bad", [*bad.values()], report)
     if wrong or missing or bad:
         total = sum(1 for _ in parts.files())

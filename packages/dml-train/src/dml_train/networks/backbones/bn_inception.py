@@ -117,9 +117,15 @@ class BNInception(nn.Module):
         for name, tensor in read_state(weights, _PUBLISHED).items():
             module, dot, parameter = name.rpartition(".")
             # In the file, the parameters of batch norms are rows, (1, channels).
-            flat = tensor.flatten() if tensor.ndim == 2 and not name.startswith(_CLASSIFIER) else tensor
+            flat = (
+                tensor.flatten()
+                if tensor.ndim == 2 and not name.startswith(_CLASSIFIER)
+                else tensor
+            )
             state[ours.get(module + dot, module + dot) + parameter] = flat
-        load_state(self, state, weights, _PUBLISHED, unused=lambda name: name.startswith(_CLASSIFIER))
+        load_state(
+            self, state, weights, _PUBLISHED, unused=lambda name: name.startswith(_CLASSIFIER)
+        )
 
 
 class _Unit(nn.Module):

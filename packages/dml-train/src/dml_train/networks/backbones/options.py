@@ -49,7 +49,11 @@ def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) ->
     if in_channels < 1:
         raise ValueError(f"in_channels is {in_channels}; expected at least 1")
     name, first = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))
-    sizes: Any = {"kernel_size": first.kernel_size, "stride": first.stride, "padding": first.padding}
+    sizes: Any = {
+        "kernel_size": first.kernel_size,
+        "stride": first.stride,
+        "padding": first.padding,
+    }
     new = nn.Conv2d(in_channels, first.out_channels, **sizes, bias=first.bias is not None)
     if keep:
         with torch.no_grad():
@@ -78,7 +82,9 @@ def read_state(weights: str, expected: str) -> dict[str, Tensor]:
         raise DmlError(
             f"can't read the weights {file}: {error}; expected a state dict, .safetensors or saved by torch.save"
         ) from error
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+    if not isinstance(state, Mapping) or not all(
+        isinstance(value, Tensor) for value in state.values()
+    ):
         raise DmlError(
             f"{file} contains a {type(state).__name__}; expected a state dict, tensors by parameter name"
         )
@@ -100,9 +106,15 @@ def load_state(
         unused: returns true for names that aren't loaded, such as the classifier's; their shapes aren't checked.
     """
     # Old files lack batch norm's count of batches, which isn't used here.
-    own = {n: t for n, t in network.state_dict().items() if unused(n) or n.endswith("num_batches_tracked")}
+    own = {
+        n: t
+        for n, t in network.state_dict().items()
+        if unused(n) or n.endswith("num_batches_tracked")
+    }
     try:
-        network.load_state_dict(own | {name: tensor for name, tensor in state.items() if not unused(name)})
+        network.load_state_dict(
+            own | {name: tensor for name, tensor in state.items() if not unused(name)}
+        )
     except RuntimeError as error:
         raise DmlError(
             f"the weights {weights} don't fit {type(network).__name__}: {textwrap.shorten(str(error), 600)}; "

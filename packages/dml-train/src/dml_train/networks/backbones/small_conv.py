@@ -45,13 +45,19 @@ class SmallConv(nn.Module):
         levels: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        if not widths or min(*widths, depth, stride, in_channels) < 1 or depth * len(widths) > MOST_LAYERS:
+        if (
+            not widths
+            or min(*widths, depth, stride, in_channels) < 1
+            or depth * len(widths) > MOST_LAYERS
+        ):
             raise ValueError(
                 f"in_channels is {in_channels}, widths {list(widths)}, depth {depth}, stride {stride}; expected at "
                 f"least one width, no number below 1, and at most {MOST_LAYERS} convolutions in all"
             )
         if norm == "group" and any(width % 8 for width in widths):
-            raise ValueError(f"widths are {list(widths)}; expected multiples of 8 with norm 'group'")
+            raise ValueError(
+                f"widths are {list(widths)}; expected multiples of 8 with norm 'group'"
+            )
         names = [f"block{number}" for number in range(1, len(widths) + 1)]
         check_levels(levels, names, "small-conv")
         chosen = [names.index(level) for level in levels] or [len(widths) - 1]

@@ -57,7 +57,9 @@ def compare_order(rows: Sequence[Standing]) -> Order:
         pairs += 1
         difference = statistics.fmean(first.measured) - statistics.fmean(second.measured)
         same += difference * published > 0
-        if spread is not None and abs(difference) > spread.half_width_of_difference(len(first.measured)):
+        if spread is not None and abs(difference) > spread.half_width_of_difference(
+            len(first.measured)
+        ):
             surely_same += difference * published > 0
             surely_opposite += difference * published < 0
     if spread is None:
@@ -97,7 +99,11 @@ class Section:
         """List the columns of published figures: data set, index of the metric, metric."""
         shows_all = self.dataset is None or self.dataset == GLYPHS
         datasets = [name for name in self.table.metrics if shows_all or name == self.dataset]
-        return [(name, i, metric) for name in datasets for i, metric in enumerate(self.table.metrics[name])]
+        return [
+            (name, i, metric)
+            for name in datasets
+            for i, metric in enumerate(self.table.metrics[name])
+        ]
 
     def orders(self) -> dict[tuple[str, str, str], Order]:
         """Compare the order of the rows, by published data set, published metric, and measured metric."""
@@ -109,17 +115,22 @@ class Section:
             for measured in COMPARED:
                 standings = [
                     Standing(
-                        frozenset(row.row.groups), row.row.published[dataset][place], row.values[measured]
+                        frozenset(row.row.groups),
+                        row.row.published[dataset][place],
+                        row.values[measured],
                     )
                     for row in self.rows
-                    if dataset in row.row.published and len(row.values.get(measured, ())) == complete > 0
+                    if dataset in row.row.published
+                    and len(row.values.get(measured, ())) == complete > 0
                 ]
                 if (order := compare_order(standings)).pairs:
                     found[dataset, metric, measured] = order
         return found
 
 
-def list_incomparabilities(paper: Paper, dataset: str | None, overrides: Sequence[str] = ()) -> list[str]:
+def list_incomparabilities(
+    paper: Paper, dataset: str | None, overrides: Sequence[str] = ()
+) -> list[str]:
     """List why published figures can't be compared with figures measured on a data set, if any."""
     if dataset is None:
         return []
@@ -185,7 +196,10 @@ def _section(name: str, section: Section) -> list[str]:
     several = len({dataset for dataset, _, _ in published}) > 1 or section.dataset in (None, GLYPHS)
     header = [
         "",
-        *(f"published {NAMES.get(d, d) + ' ' if several else ''}{_title(m)}" for d, _, m in published),
+        *(
+            f"published {NAMES.get(d, d) + ' ' if several else ''}{_title(m)}"
+            for d, _, m in published
+        ),
         *(f"measured {_title(m)}" for m in metrics),
         *(["measured"] if pending else []),
         "s",
@@ -199,9 +213,13 @@ def _section(name: str, section: Section) -> list[str]:
         f"| {' | '.join(header)} |",
         "|---" * len(header) + "|",
     ]
-    figures = [value for row in section.rows for values in row.row.published.values() for value in values]
+    figures = [
+        value for row in section.rows for values in row.row.published.values() for value in values
+    ]
     decimals = 1 if all(value == round(value, 1) for value in drop_nan(figures)) else 2
-    spreads = {name: pool_spread([row.values.get(name, ()) for row in section.rows]) for name in metrics}
+    spreads = {
+        name: pool_spread([row.values.get(name, ()) for row in section.rows]) for name in metrics
+    }
     for row in section.rows:
         cells = [row.row.label]
         for dataset, place, _ in published:
@@ -216,7 +234,9 @@ def _section(name: str, section: Section) -> list[str]:
     lines += [f"- {_sentence(key, value)}" for key, value in section.orders().items()]
     lines += [f"- Not comparable: {reason}." for reason in section.reasons]
     lines += [f"- {note[:1].upper()}{note[1:]}." for note in table.notes]
-    for reason in dict.fromkeys(row.row.published_only for row in section.rows if row.row.published_only):
+    for reason in dict.fromkeys(
+        row.row.published_only for row in section.rows if row.row.published_only
+    ):
         labels = [row.row.label for row in section.rows if row.row.published_only == reason]
         lines.append(f"- Published alone: {'; '.join(labels)}. {reason[:1].upper()}{reason[1:]}.")
     lines += [
@@ -241,7 +261,9 @@ def _sentence(key: tuple[str, str, str], found: Order) -> str:
     )
 
 
-def as_json(name: str, paper: Paper, sections: Sequence[Section], seeds: int, command: str) -> dict[str, Any]:
+def as_json(
+    name: str, paper: Paper, sections: Sequence[Section], seeds: int, command: str
+) -> dict[str, Any]:
     """Return a paper's page in JSON's types; measured values in [0, 1], published ones as printed."""
     return {
         "paper": name,
@@ -264,7 +286,9 @@ def as_json(name: str, paper: Paper, sections: Sequence[Section], seeds: int, co
                         "published": {
                             dataset: {
                                 metric: None if math.isnan(value) else value
-                                for metric, value in zip(section.table.metrics[dataset], values, strict=True)
+                                for metric, value in zip(
+                                    section.table.metrics[dataset], values, strict=True
+                                )
                             }
                             for dataset, values in row.row.published.items()
                         },

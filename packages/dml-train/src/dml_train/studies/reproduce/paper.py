@@ -143,7 +143,9 @@ def choose(names: tuple[str, ...], known: Mapping[str, Paper]) -> dict[str, list
     for name in names:
         paper, _, table = name.partition("/")
         if paper not in known:
-            raise UnknownName(f"no paper {paper!r}{nearest(paper, known)} papers: {', '.join(known)}")
+            raise UnknownName(
+                f"no paper {paper!r}{nearest(paper, known)} papers: {', '.join(known)}"
+            )
         tables = list(known[paper].tables)
         if not table:
             chosen[paper] = tables

@@ -23,8 +23,22 @@ from dml_train.measure.evaluate import (
 )
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
-from dml_train.studies.reproduce.page import RowResult, Section, as_json, list_incomparabilities, markdown
-from dml_train.studies.reproduce.paper import GLYPHS, Paper, PublishedTable, Row, choose, papers, row_recipe
+from dml_train.studies.reproduce.page import (
+    RowResult,
+    Section,
+    as_json,
+    list_incomparabilities,
+    markdown,
+)
+from dml_train.studies.reproduce.paper import (
+    GLYPHS,
+    Paper,
+    PublishedTable,
+    Row,
+    choose,
+    papers,
+    row_recipe,
+)
 from dml_train.studies.runs import Executor, Job, Outcome, run_all, show_ends
 
 
@@ -67,7 +81,9 @@ def plan_tables(
 ) -> PlannedTables:
     """Plan the runs of `reproduce`, which documents the arguments and errors."""
     known, registry = known or papers(), registry or installed()
-    tables = [(paper, name) for paper, names in choose(tuple(names), known).items() for name in names]
+    tables = [
+        (paper, name) for paper, names in choose(tuple(names), known).items() for name in names
+    ]
     wanted = {dataset for paper, name in tables for dataset in known[paper].tables[name].datasets()}
     on_disk = sorted(wanted - {GLYPHS})
     roots, missing = _find_datasets(on_disk, Path(data) if data else None, registry)
@@ -82,7 +98,9 @@ def plan_tables(
         for dataset in datasets:
             if dataset in roots:
                 changes = roots[dataset], seeds, tuple(overrides)
-                groups[paper, name, dataset] = _plan_rows(table, dataset, Path(out), registry, *changes)
+                groups[paper, name, dataset] = _plan_rows(
+                    table, dataset, Path(out), registry, *changes
+                )
             elif dataset in missing and (data is not None or GLYPHS not in datasets):
                 left_out.append(f"{paper}/{name} on {dataset}: {missing[dataset]}")
     if not any(groups.values()):
@@ -137,11 +155,15 @@ def _plan_rows(
         jobs = []
         try:
             for seed in range(seeds):
-                recipe = row_recipe(table, row, dataset, registry, root=root, seed=seed, overrides=overrides)
+                recipe = row_recipe(
+                    table, row, dataset, registry, root=root, seed=seed, overrides=overrides
+                )
                 if recipe is None:
                     break
                 folder = out / "runs" / f"{dataset}-{_key(recipe)}-seed-{recipe.training.seed}"
-                jobs.append(Job(f"{dataset}, {row.label}, seed {recipe.training.seed}", recipe, folder))
+                jobs.append(
+                    Job(f"{dataset}, {row.label}, seed {recipe.training.seed}", recipe, folder)
+                )
         except UnknownName as error:
             if not row.replace:
                 raise
@@ -216,7 +238,9 @@ def reproduce(
     )
     outcomes = {outcome.job.folder: outcome for outcome in ended}
     settings = [*(["--data DIR"] if data is not None else []), f"--seeds {seeds}"]
-    command = " ".join(["dml reproduce", *names, *settings, *(f"--set {each}" for each in overrides)])
+    command = " ".join(
+        ["dml reproduce", *names, *settings, *(f"--set {each}" for each in overrides)]
+    )
     pages = []
     for paper, tables in choose(names, known).items():
         sections = [
@@ -242,7 +266,9 @@ def reproduce(
     return Reproduced(pages, faults, planned.left_out)
 
 
-def _measure(planned: PlannedRow, outcomes: Mapping[Path, Outcome], registry: Registry) -> RowResult:
+def _measure(
+    planned: PlannedRow, outcomes: Mapping[Path, Outcome], registry: Registry
+) -> RowResult:
     """Collect the results of a row's runs."""
     values: dict[str, list[float]] = {}
     faults, seconds, queries = [planned.fault] if planned.fault else [], 0.0, 0

@@ -73,7 +73,9 @@ def tune(
     search = SettingsSearch(read(source, overrides)[0], space, folds, seed, registry or installed())
     done = run_search(search, out, trials, console, processes=processes, executor=executor)
     if not done:
-        raise DmlError(f"none of the {trials} trials has ended on other machines; search again later")
+        raise DmlError(
+            f"none of the {trials} trials has ended on other machines; search again later"
+        )
     return TuningResult(search, done, write(search, done, out, Path(source).stem))
 
 
@@ -124,7 +126,9 @@ def list_trainings(plan: SettingsSearch, out: Path, trials: int) -> list[Job]:
             return waiting
 
 
-def _train_next(store: TrialStore, console: Console, processes: int, executor: Executor | None) -> bool:
+def _train_next(
+    store: TrialStore, console: Console, processes: int, executor: Executor | None
+) -> bool:
     """Train the first trial that isn't in training elsewhere, and record the value; return False if there is none."""
     for trial in store.unfinished():
         folder = store.folder(trial)
@@ -143,12 +147,16 @@ def _train_next(store: TrialStore, console: Console, processes: int, executor: E
                 registry=store.plan.registry,
                 console=console,
             )
-            faults = dict.fromkeys(outcome.fault for outcome in outcomes if outcome.fault is not None)
+            faults = dict.fromkeys(
+                outcome.fault for outcome in outcomes if outcome.fault is not None
+            )
             for fault in faults:
                 say(console, fault)
             value = None if faults else _mean_value(store.plan, outcomes)
             store.tell(trial.number, value)
-            settings = ", ".join(f"{key} = {format_value(each)}" for key, each in trial.params.items())
+            settings = ", ".join(
+                f"{key} = {format_value(each)}" for key, each in trial.params.items()
+            )
             judged = "failed" if value is None else f"{store.plan.metric} {value:.4f}"
             say(console, f"trial {trial.number}: {settings}: {judged}")
             return True
@@ -169,7 +177,11 @@ def markdown(plan: SettingsSearch, trials: Sequence[Trial], recipe: str) -> str:
     failed = sum(trial.value is None for trial in trials)
     folds = plan.folds or 1
     base = parse(plan.document, plan.registry)
-    length = f"{base.training.steps} steps" if base.training.steps else f"{base.training.epochs:g} epochs"
+    length = (
+        f"{base.training.steps} steps"
+        if base.training.steps
+        else f"{base.training.epochs:g} epochs"
+    )
     held = (
         f"the mean over {folds} class-disjoint folds of the training classes, each held out in turn"
         if plan.folds
@@ -189,7 +201,9 @@ def markdown(plan: SettingsSearch, trials: Sequence[Trial], recipe: str) -> str:
         f"| trial | {plan.metric} | {' | '.join(keys)} |",
         "|---" * (2 + len(keys)) + "|",
     ]
-    for trial in sorted(trials, key=lambda t: (t.value is None, -(t.value or 0.0), t.number))[:_SHOWN]:
+    for trial in sorted(trials, key=lambda t: (t.value is None, -(t.value or 0.0), t.number))[
+        :_SHOWN
+    ]:
         value = "failed" if trial.value is None else f"{trial.value:.4f}"
         cells = " | ".join(format_value(trial.settings[key]) for key in keys)
         lines.append(f"| {trial.number} | {value} | {cells} |")

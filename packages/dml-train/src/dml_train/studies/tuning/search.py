@@ -35,9 +35,13 @@ class Range:
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
-            raise InvalidOption(f"the range is {self.low} to {self.high}; expected the lower end first")
+            raise InvalidOption(
+                f"the range is {self.low} to {self.high}; expected the lower end first"
+            )
         if self.log and self.low <= 0:
-            raise InvalidOption(f"the logarithmic range starts at {self.low}; expected a start above 0")
+            raise InvalidOption(
+                f"the logarithmic range starts at {self.low}; expected a start above 0"
+            )
 
     @property
     def is_integer(self) -> bool:
@@ -57,9 +61,13 @@ class Choice:
 
     def __post_init__(self) -> None:
         if len(self.values) < 2 or len(set(map(repr, self.values))) < len(self.values):
-            raise InvalidOption(f"the choices are {list(self.values)}; expected at least two, all different")
+            raise InvalidOption(
+                f"the choices are {list(self.values)}; expected at least two, all different"
+            )
         if odd := [value for value in self.values if not isinstance(value, Scalar)]:
-            raise InvalidOption(f"a choice is {odd[0]!r}; expected a number, a string, true or false")
+            raise InvalidOption(
+                f"a choice is {odd[0]!r}; expected a number, a string, true or false"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table that `read_space` reads."""
@@ -95,7 +103,9 @@ def read_range(text: str) -> tuple[str, Range]:
             ends = _number(low), _number(high)
         except (AttributeError, ValueError):
             example = "optimizer.lr=1e-4:1e-2:log"
-            raise InvalidOption(f"expected KEY=LOW:HIGH or KEY=LOW:HIGH:log, e.g. {example}") from None
+            raise InvalidOption(
+                f"expected KEY=LOW:HIGH or KEY=LOW:HIGH:log, e.g. {example}"
+            ) from None
         return key, Range(*ends, log=log is not None)
 
 
@@ -125,11 +135,13 @@ def _parse_table(table: object) -> Range | Choice:
     match table:
         case {"choices": list(values), **others} if not others:
             return Choice(tuple(values))
-        case {"low": int() | float() as low, "high": int() | float() as high, **others} if others.keys() <= {
-            "log"
-        } and {type(low), type(high)} <= {int, float}:
+        case {"low": int() | float() as low, "high": int() | float() as high, **others} if (
+            others.keys() <= {"log"} and {type(low), type(high)} <= {int, float}
+        ):
             return Range(low, high, log=others.get("log") is True)
-    raise InvalidOption(f"{table!r}; expected numbers low and high (and log = true), or a list choices")
+    raise InvalidOption(
+        f"{table!r}; expected numbers low and high (and log = true), or a list choices"
+    )
 
 
 def _number(text: str) -> float:
@@ -164,7 +176,9 @@ class SettingsSearch:
 
     def __post_init__(self) -> None:
         if not self.space:
-            raise DmlError("the search space is empty; give a range or choice", arguments=("space",))
+            raise DmlError(
+                "the search space is empty; give a range or choice", arguments=("space",)
+            )
         base = parse(self.document, self.registry)
         if base.validation.on_test:
             raise DmlError(
@@ -178,7 +192,8 @@ class SettingsSearch:
                 arguments=("folds",),
             )
         examples = {
-            key: (d.low, d.high) if isinstance(d, Range) else d.values for key, d in self.space.items()
+            key: (d.low, d.high) if isinstance(d, Range) else d.values
+            for key, d in self.space.items()
         }
         first = {key: values[0] for key, values in examples.items()}
         for key, values in examples.items():

@@ -24,7 +24,9 @@ from dml_train.studies.runs import Job
 from dml_train.studies.tuning.search import Choice, Range, SettingsSearch
 
 _SEARCH = "search.json"
-_STREAM = 0x74756E65  # the stream for the trials' seeds, distinct from the streams in `dml_train.seeds`
+_STREAM = (
+    0x74756E65  # the stream for the trials' seeds, distinct from the streams in `dml_train.seeds`
+)
 RANDOM_TRIALS = 10  # initial random trials, to give the sampler values to learn from
 
 
@@ -79,7 +81,9 @@ class TrialStore:
             if len(self.chosen()) >= trials:
                 return False
             number = len(self._study.get_trials(deepcopy=False))
-            with warnings.catch_warnings():  # before Optuna 5.0, some of these options were experimental
+            with (
+                warnings.catch_warnings()
+            ):  # before Optuna 5.0, some of these options were experimental
                 warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
                 self._study.sampler = self._optuna.samplers.TPESampler(
                     n_startup_trials=RANDOM_TRIALS,
@@ -88,7 +92,9 @@ class TrialStore:
                     multivariate=True,
                     constant_liar=True,  # so that machines that search together propose different settings
                 )
-            self._study.ask({key: self._distribution(kind) for key, kind in self.plan.space.items()})
+            self._study.ask(
+                {key: self._distribution(kind) for key, kind in self.plan.space.items()}
+            )
         return True
 
     def tell(self, number: int, value: float | None) -> None:
@@ -115,7 +121,9 @@ class _JournalLock:
         self._journal, self._held = journal, ExitStack()
 
     def acquire(self) -> bool:
-        self._held.enter_context(hold_lock(self._journal.with_name(f".{self._journal.name}.lock"), wait=True))
+        self._held.enter_context(
+            hold_lock(self._journal.with_name(f".{self._journal.name}.lock"), wait=True)
+        )
         content = self._journal.read_bytes()
         if not content.endswith(b"\n"):
             os.truncate(self._journal, content.rfind(b"\n") + 1)
@@ -137,7 +145,9 @@ def _begin(identity: dict[str, Any], out: Path) -> None:
             saved = read_json(path)
             if found := differences(saved, {**identity, "optuna": saved.get("optuna")}):
                 listed = "\n  ".join(found)
-                message = f"{out} contains a different search:\n  {listed}\nChoose a different folder"
+                message = (
+                    f"{out} contains a different search:\n  {listed}\nChoose a different folder"
+                )
                 raise DmlError(message, arguments=("out",))
             return
         # The folder may contain a partial `path`, if a search was killed while writing it, and the probe of `expect`.
