@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dml_core import nearest
+from dml_core import nearest, options_of
 
 Steps = Sequence[str | Mapping[str, Any]]
 _TRIED = 8  # seeds to check each transform with, since it may be applied at random
@@ -93,6 +93,12 @@ def _build(step: str | Mapping[str, Any]) -> Any:
         "policy": AutoAugmentPolicy,
         "transforms": lambda steps: [_build(step) for step in steps],
     }
+    accepted = [option.name for option in options_of(getattr(v2, name))]
+    if unknown := [option for option in options if option not in accepted]:
+        raise ValueError(
+            f"the augmentation {name!r} has no option {unknown[0]!r}{nearest(unknown[0], accepted)} "
+            f"options: {', '.join(accepted)}"
+        )
     try:
         return getattr(v2, name)(
             **{key: convert.get(key, lambda value: value)(value) for key, value in options.items()}
