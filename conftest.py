@@ -1,8 +1,10 @@
-"""Conditions for the tests of all packages: hypothesis examples, torch's random numbers, and a plain terminal.
+"""Conditions for the tests of all packages: hypothesis examples, torch's random numbers, and a
+plain terminal.
 
-Examples are identical on all machines, however slow, so that tests fail only after a change. To draw more examples,
-use ``pytest --hypothesis-profile=ci``, as ``make test-all`` does. To draw new ones, use
-``pytest --hypothesis-profile=search``, which also saves failing examples in ``.hypothesis/``.
+Examples are identical on all machines, however slow, so that tests fail only after a change. To
+draw more examples, use ``pytest --hypothesis-profile=ci``, as ``make test-all`` does. To draw new
+ones, use ``pytest --hypothesis-profile=search``, which also saves failing examples in
+``.hypothesis/``.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ settings.load_profile("quick")
 for _name in ("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR", "COLUMNS", "LINES"):
     os.environ.pop(_name, None)
 
-# Ranks and loaders need these modules within seconds; optimizers import torch._dynamo in the first step.
+# Ranks and loaders need these modules within seconds; optimizers import torch._dynamo in the first
+# step.
 _IMPORTED_FOR_FORKS = [
     "torch._dynamo",
     "torchvision.transforms.v2",
@@ -42,9 +45,11 @@ _IMPORTED_FOR_FORKS = [
 
 @pytest.fixture(scope="session", autouse=True)
 def _fork_server() -> None:
-    """Choose the imports of this process's fork server, so that ranks and loaders don't import everything again.
+    """Choose the imports of this process's fork server, so that ranks and loaders don't import
+    everything again.
 
-    A process uses a single server: the first user chooses the imports. Tests of the trainer start it at once.
+    A process uses a single server: the first user chooses the imports. Tests of the trainer start
+    it at once.
     """
     imported = [name for name in _IMPORTED_FOR_FORKS if name.partition(".")[0] in sys.modules]
     forkserver.set_forkserver_preload(imported)

@@ -1,9 +1,11 @@
-"""Run the GPU tests and the benchmarks of losses, training and evaluation; write the results into a file.
+"""Run the GPU tests and the benchmarks of losses, training and evaluation; write the results into a
+file.
 
     python benchmarks/gpu.py [RESULTS.md]
 
-Send in the file: it contains the machine, the versions, and all commands with time, exit code and output. The exit
-code is 1 if a command failed. If a GPU is not found, commands are not run, and the exit code is 2.
+Send in the file: it contains the machine, the versions, and all commands with time, exit code and
+output. The exit code is 1 if a command failed. If a GPU is not found, commands are not run, and the
+exit code is 2.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ def commands(folder: Path) -> dict[str, list[str]]:
     return {
         "tests": [python, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"],
         "losses": [python, "benchmarks/losses/bench_losses.py", "--device", "cuda"],
-        "training": [python, "-m", "dml_train", "train", "demo", *training, "--out", str(folder / "float32")],
+        "training": [python, "-m", "dml_train", "train", "demo", *training, "--out",
+            str(folder / "float32")],
         "training in bfloat16": [
             python, "-m", "dml_train", "train", "demo", *training,
             "--set", "training.precision=bfloat16", "--out", str(folder / "bfloat16"),
@@ -45,14 +48,19 @@ def machine() -> list[str]:
     gpu = torch.cuda.get_device_properties(0)
     return [
         f"- GPU: {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}",
-        f"- CPU: {platform.processor() or platform.machine()}, {platform.system()} {platform.release()}",
+        (
+            f"- CPU: {platform.processor() or platform.machine()}, {platform.system()} "
+            f"{platform.release()}"
+        ),
         f"- Python {platform.python_version()}; "
         + ", ".join(f"{name} {version(name)}" for name in PACKAGES),
     ]
 
 
 def run(command: list[str]) -> tuple[int, float, str]:
-    """Run a command in the repository; return the exit code, the seconds, and the end of the output."""
+    """Run a command in the repository; return the exit code, the seconds, and the end of the
+    output.
+    """
     begun = time.perf_counter()
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
@@ -72,8 +80,8 @@ def main() -> int:
     results = parser.parse_args().results
     if not torch.cuda.is_available():
         print(
-            f"torch {torch.__version__} finds no CUDA device; run this on a machine with an NVIDIA GPU and a torch "
-            "built for CUDA (check with nvidia-smi and torch.version.cuda)",
+            f"torch {torch.__version__} finds no CUDA device; run this on a machine with an NVIDIA "
+            "GPU and a torch built for CUDA (check with nvidia-smi and torch.version.cuda)",
             file=sys.stderr,
         )
         return 2

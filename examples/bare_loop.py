@@ -1,8 +1,8 @@
 """Use a loss and the evaluator in your loop, without a trainer, recipe or registry.
 
-The data are points of 300 classes around 300 centres in 8 dimensions, mapped to 64 dimensions by a random map, with
-64 dimensions of noise added. A small network learns to undo this on half of the classes, and is measured on the
-other half.
+The data are points of 300 classes around 300 centres in 8 dimensions, mapped to 64 dimensions by a
+random map, with 64 dimensions of noise added. A small network learns to undo this on half of the
+classes, and is measured on the other half.
 """
 
 from __future__ import annotations

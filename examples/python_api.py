@@ -43,7 +43,8 @@ print(model.embed_images([picture, folder / "upright.png"]).shape)
 embedded = dml_train.embed_folder(model, folder, "pictures.npy")
 print(f"{len(embedded.paths)} images in pictures.npy")
 
-# Search a file of embeddings. You can also search a folder, or the images on which the run was evaluated.
+# Search a file of embeddings. You can also search a folder, or the images on which the run was
+# evaluated.
 gallery = dml_train.Gallery.of_index(model, Path("pictures.npy"))
 (result,) = dml_train.search(model, gallery, [folder / "upright.png"], k=2)
 for index, score in zip(result.indices, result.scores, strict=True):

@@ -1,9 +1,11 @@
 """Audit the pinned Python packages and Rust crates for known vulnerabilities: `make audit`.
 
-An audit without data is green, too: pip-audit skips a package that its index doesn't describe. So each tool is first
-given a release with a published vulnerability, and counts as an audit only if it reports that one.
+An audit without data is green, too: pip-audit skips a package that its index doesn't describe. So
+each tool is first given a release with a published vulnerability, and counts as an audit only if it
+reports that one.
 
-Exits with 0 if all was audited and nothing found, with 1 for a vulnerability, with 2 if something wasn't audited.
+Exits with 0 if all was audited and nothing found, with 1 for a vulnerability, with 2 if something
+wasn't audited.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def audit_packages(requirements: Path) -> Findings:
     ]
     audited: list[dict[str, Any]] = []
     pins = read_pins(requirements)
-    # Without markers, or pins for other systems would be skipped; and one version of a package at a time.
+    # Without markers, or pins for other systems would be skipped; and one version of a package at a
+    # time.
     while pins:
         versions = dict(reversed(pins))
         pins = [pin for pin in pins if pin not in versions.items()]
@@ -105,7 +108,8 @@ def audit(file: Path, count: int, canary: str, by: Callable[[Path], Findings]) -
     """Audit `count` pins of a file, and return the vulnerable ones.
 
     Raises:
-        NotAudited: if the tool is missing or fails, doesn't know the canary's vulnerability, or skips a pin.
+        NotAudited: if the tool is missing or fails, doesn't know the canary's vulnerability, or
+            skips a pin.
     """
     with TemporaryDirectory() as folder:
         known = Path(folder) / file.name
@@ -118,7 +122,8 @@ def audit(file: Path, count: int, canary: str, by: Callable[[Path], Findings]) -
     if found.audited < count and not found.vulnerable:
         raise NotAudited(f"only {found.audited} of {count} pins were audited")
     print(
-        f"{file.relative_to(ROOT)}: {found.audited} pins audited, {len(found.vulnerable)} vulnerabilities"
+        f"{file.relative_to(ROOT)}: {found.audited} pins audited, {len(found.vulnerable)} "
+        "vulnerabilities"
     )
     return [*found.vulnerable]
 

@@ -1,12 +1,14 @@
-"""Measure the time saved when JPEG files are decoded to a fraction of the size, and the change of embeddings.
+"""Measure the time saved when JPEG files are decoded to a fraction of the size, and the change of
+embeddings.
 
     python benchmarks/data/bench_decoding.py [SCENES]
 
-Photographs of four sizes show scenes of overlapping discs with texture and grain, in two views per scene. A reduced
-image keeps at least `REDUCED_SIDE` times the resized side. For values of `REDUCED_SIDE`, the table shows images per
-second of CPU time on a single core, from file to input; the cosine between the embedding and the embedding of the image
-decoded in full size; and how often the nearest neighbour is the same for both kinds of embeddings. The network is
-EfficientNet-Lite0 with ImageNet's weights (dml-train[lite0]).
+Photographs of four sizes show scenes of overlapping discs with texture and grain, in two views per
+scene. A reduced image keeps at least `REDUCED_SIDE` times the resized side. For values of
+`REDUCED_SIDE`, the table shows images per second of CPU time on a single core, from file to input;
+the cosine between the embedding and the embedding of the image decoded in full size; and how often
+the nearest neighbour is the same for both kinds of embeddings. The network is EfficientNet-Lite0
+with ImageNet's weights (dml-train[lite0]).
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ DISCS = 3000
 
 
 def draw_view(scene: int, view: int) -> Image.Image:
-    """Draw a photograph of 4000 × 3000 pixels: the scene's discs, which the view moves and lights."""
+    """Draw a photograph of 4000 × 3000 pixels: the scene's discs, which the view moves and
+    lights.
+    """
     of_scene, of_view = np.random.default_rng(scene), np.random.default_rng([scene, view])
     width, height = 4000, 3000
     radii = (
@@ -89,9 +93,11 @@ def main() -> None:
     torch.set_num_threads(1)
     network = TimmModel(3, model="tf_efficientnet_lite0", weights="efficientnet-lite0").eval()
     print(
-        f"{platform.processor() or platform.machine()}, one core; torch {torch.__version__}, Pillow {PIL.__version__}; "
-        f"{2 * scenes} photographs\n{'':35}{'cosine with full size':^24}{'same':>10}\n"
-        f"{'photograph':<13}{'resize':>7}{'kept':>9}{'/s':>6}{'smallest':>12}{'mean':>12}{'nearest':>10}"
+        f"{platform.processor() or platform.machine()}, one core; torch {torch.__version__}, "
+        f"Pillow {PIL.__version__}; {2 * scenes} "
+        f"photographs\n{'':35}{'cosine with full size':^24}{'same':>10}\n"
+        f"{'photograph':<13}{'resize':>7}{'kept':>9}{'/s':>6}"
+        f"{'smallest':>12}{'mean':>12}{'nearest':>10}"
     )
     with tempfile.TemporaryDirectory() as place:
         for number in range(2 * scenes):
@@ -108,7 +114,8 @@ def main() -> None:
                     rows = embed(network, images)
                     cosines, same = (rows * full).sum(1), np.mean(nearest(rows) == nearest(full))
                     print(
-                        f"{f'{width} x {width * 3 // 4}':<13}{resize:>7}{name:>9}{len(files) / seconds:>6.0f}"
+                        f"{f'{width} x {width * 3 // 4}':<13}{resize:>7}{name:>9}"
+                        f"{len(files) / seconds:>6.0f}"
                         f"{cosines.min():>12.4f}{cosines.mean():>12.5f}{same:>10.2f}",
                         flush=True,
                     )

@@ -1,17 +1,19 @@
-"""Measure images per second from files to batches: `image-folder`, with and without a cache, and torchvision.
+"""Measure images per second from files to batches: `image-folder`, with and without a cache, and
+torchvision.
 
     python benchmarks/data/bench_input.py [BATCHES] [ROUNDS] [--tables]
 
-With --tables, measure the data set `table` instead, on the same files in Parquet, Arrow and tar, as ratios to
-`image-folder`. "Uncached" is a Parquet table that is much larger than the cache of row groups: every image is read
-with its row group. "Plain" is a table without a dictionary of images.
+With --tables, measure the data set `table` instead, on the same files in Parquet, Arrow and tar, as
+ratios to `image-folder`. "Uncached" is a Parquet table that is much larger than the cache of row
+groups: every image is read with its row group. "Plain" is a table without a dictionary of images.
 
-The plain loader uses `torchvision.datasets.ImageFolder` and `torchvision.transforms` in torch's `DataLoader`, as in
-torchvision's documentation. Both loaders read synthetic JPEG files, as large as CUB's and CARS196's photographs, and
-prepare images as the papers do: resize to 256 × 256, crop 224 × 224, mirror, normalise. They take turns, and a ratio is
-the median over the rounds. If loader processes are not used, the benchmark measures CPU time, which other work on the
-machine affects least. With loader processes, it measures wall-clock time from the first to the last batch: use a quiet
-machine.
+The plain loader uses `torchvision.datasets.ImageFolder` and `torchvision.transforms` in torch's
+`DataLoader`, as in torchvision's documentation. Both loaders read synthetic JPEG files, as large as
+CUB's and CARS196's photographs, and prepare images as the papers do: resize to 256 × 256, crop 224
+× 224, mirror, normalise. They take turns, and a ratio is the median over the rounds. If loader
+processes are not used, the benchmark measures CPU time, which other work on the machine affects
+least. With loader processes, it measures wall-clock time from the first to the last batch: use a
+quiet machine.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ from dml_train.data.batches import StepBatches, load_ahead
 from dml_train.data.factories import image_folder, table
 
 BATCH = 64
-# Images per row group, and the columns with a dictionary: by default, pyarrow also tries a dictionary of images.
+# Images per row group, and the columns with a dictionary: by default, pyarrow also tries a
+# dictionary of images.
 PARQUET: dict[str, tuple[int, bool | list[str]]] = {
     "4 plain.parquet": (4, ["label"]),
     "16.parquet": (16, True),
@@ -57,7 +60,9 @@ NORMALISE = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def draw_photographs(folder: Path, count: int = 240) -> None:
-    """Write smooth colours with grain, which are about as large, and as slow to decode, as photographs."""
+    """Write smooth colours with grain, which are about as large, and as slow to decode, as
+    photographs.
+    """
     for i in range(count):
         random = np.random.default_rng(i)
         width, height = ((500, 375), (700, 480), (375, 500))[i % 3]
@@ -157,7 +162,9 @@ def compare_tables(folder: Path, batches: int, rounds: int) -> None:
 
 
 def measure_cost(batches: Iterator[torch.Tensor], workers: int) -> float:
-    """Measure seconds per image after the first batch: CPU time, or wall-clock time with loader processes."""
+    """Measure seconds per image after the first batch: CPU time, or wall-clock time with loader
+    processes.
+    """
     now = time.perf_counter if workers else time.process_time
     images = 0
     start = None
@@ -181,8 +188,9 @@ def main() -> None:
     batches, rounds = arguments.batches, arguments.rounds
     torch.set_num_threads(1)
     print(
-        f"{platform.processor() or platform.machine()}, one thread a process, torch {torch.__version__}, torchvision "
-        f"{torchvision.__version__}, Pillow {PIL.__version__}; {batches} batches of {BATCH}, median of {rounds} rounds"
+        f"{platform.processor() or platform.machine()}, one thread a process, torch "
+        f"{torch.__version__}, torchvision {torchvision.__version__}, Pillow {PIL.__version__}; "
+        f"{batches} batches of {BATCH}, median of {rounds} rounds"
     )
     if arguments.tables:
         with tempfile.TemporaryDirectory() as place:
@@ -191,13 +199,15 @@ def main() -> None:
         return
     print(f"{'':<26}{'images/s, median':^40}{'over the plain loader':^26}")
     print(
-        f"{'crop':<10}{'processes':<16}{'torchvision':>12}{'dml':>12}{'dml, cached':>16}{'dml':>12}{'cached':>12}"
+        f"{'crop':<10}{'processes':<16}{'torchvision':>12}{'dml':>12}{'dml, cached':>16}"
+        f"{'dml':>12}{'cached':>12}"
     )
     with tempfile.TemporaryDirectory() as place:
         folder, cache = Path(place) / "images", str(Path(place) / "cache")
         draw_photographs(folder)
         for crop, workers in (("random", 0), ("resized", 0), ("random", 2)):
-            # Each process loads four batches before the clock starts, which is negligible in a long run.
+            # Each process loads four batches before the clock starts, which is negligible in a long
+            # run.
             sampler = Shuffled(220, 6 * batches if workers else batches)
             loaders = {
                 "plain": partial(load_plain, folder, crop, sampler, workers),
@@ -214,7 +224,8 @@ def main() -> None:
                 for name in ("ours", "cached")
             ]
             print(
-                f"{crop:<10}{workers or 'its own':<16}{speeds[0]:>12,.0f}{speeds[1]:>12,.0f}{speeds[2]:>16,.0f}"
+                f"{crop:<10}{workers or 'its own':<16}"
+                f"{speeds[0]:>12,.0f}{speeds[1]:>12,.0f}{speeds[2]:>16,.0f}"
                 f"{ratios[0]:>12.2f}{ratios[1]:>12.2f}",
                 flush=True,
             )

@@ -1,14 +1,15 @@
-"""Time all functions on unusual work: a large number of matches or neighbours, few queries, data of all kinds.
+"""Time all functions on unusual work: a large number of matches or neighbours, few queries, data of
+all kinds.
 
     python benchmarks/evaluator/cliffs.py rows [--only TEXT ...] [--kernel NAME] [--peers]
     python benchmarks/evaluator/cliffs.py scan [--items 10000] [--kernel NAME]
     python benchmarks/evaluator/cliffs.py curve [--items 10000] [--out curve.png]
 
-`rows` times ordinary uses that once took much longer than similar uses; with `--peers`, it also times other libraries.
-`scan` times functions by kind of data, number of classes and k; it also marks costs that exceed three times the cost
-for the previous or next number (or k). `curve` draws the cost per pair against the matches per query. `rows` measures
-wall-clock time on all cores; `scan` and `curve` measure the processor time of a single thread. Costs are not
-asserted.
+`rows` times ordinary uses that once took much longer than similar uses; with `--peers`, it also
+times other libraries. `scan` times functions by kind of data, number of classes and k; it also
+marks costs that exceed three times the cost for the previous or next number (or k). `curve` draws
+the cost per pair against the matches per query. `rows` measures wall-clock time on all cores;
+`scan` and `curve` measure the processor time of a single thread. Costs are not asserted.
 """
 
 from __future__ import annotations
@@ -182,7 +183,8 @@ def other_rows() -> Iterator[Row]:
     index.add(unit)
     for k in (10, 100, 1000, 2048):
         yield (
-            f"knn, k = {k}", n * n, lambda k=k: ours.knn(unit, None, k), "faiss", lambda k=k: index.search(unit, k)
+            f"knn, k = {k}", n * n, lambda k=k: ours.knn(unit, None, k), "faiss",
+            lambda k=k: index.search(unit, k)
         )  # fmt: skip
     million = np.random.default_rng(SEED).normal(size=(1_000_000, 128)).astype(np.float32)
     large = faiss.IndexFlatIP(128)
@@ -238,7 +240,9 @@ def print_rows(only: list[str], peers: bool) -> None:
 
 
 def calls(kind: str, n: int) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-    """Time all functions on a kind of data; yield the name, and the seconds per number of classes (`knn`: per k)."""
+    """Time all functions on a kind of data; yield the name, and the seconds per number of classes
+    (`knn`: per k).
+    """
 
     def timed(call: Callable[[], Any]) -> float:
         return best_of(call, 2, time.process_time)
@@ -277,7 +281,9 @@ def scan(n: int) -> None:
 
 
 def curve(n: int, out: str) -> None:
-    """Draw the cost per pair against the matches per query for average precision, of floats and of codes."""
+    """Draw the cost per pair against the matches per query for average precision, of floats and of
+    codes.
+    """
     import matplotlib
 
     matplotlib.use("agg")

@@ -1,13 +1,15 @@
-"""Compare dml-eval-rs with faiss and pytorch-metric-learning: runs alternate, a table shows medians of pairwise ratios.
+"""Compare dml-eval-rs with faiss and pytorch-metric-learning: runs alternate, a table shows medians
+of pairwise ratios.
 
     python benchmarks/evaluator/compare.py [--work NAME ...] [--pairs 3] [--items 60502]
         [--kernel NAME] [--run runs/demo]
 
-The benchmark needs faiss-cpu; the row `pml` also needs pytorch-metric-learning and torch. The rows `trained...` use the
-embeddings in a run's folder. The benchmark does not assert results.
+The benchmark needs faiss-cpu; the row `pml` also needs pytorch-metric-learning and torch. The rows
+`trained...` use the embeddings in a run's folder. The benchmark does not assert results.
 
-faiss contains a copy of OpenBLAS that doesn't know all CPUs: the first line names the kernels in use. To use AVX-512,
-set ``OPENBLAS_CORETYPE=SkylakeX``; to use AVX2, set ``OPENBLAS_CORETYPE=Haswell FAISS_SIMD_LEVEL=AVX2``.
+faiss contains a copy of OpenBLAS that doesn't know all CPUs: the first line names the kernels in
+use. To use AVX-512, set ``OPENBLAS_CORETYPE=SkylakeX``; to use AVX2, set
+``OPENBLAS_CORETYPE=Haswell FAISS_SIMD_LEVEL=AVX2``.
 """
 
 from __future__ import annotations
@@ -191,7 +193,8 @@ ISOTROPIC = [work for work in WORKS if not work.startswith(("trained", "spectrum
 
 
 def seconds(job: Job, clock: Callable[[], float]) -> float:
-    # Threads of OpenMP and OpenBLAS wait for more work in a loop, and would take cores from the next run.
+    # Threads of OpenMP and OpenBLAS wait for more work in a loop, and would take cores from the
+    # next run.
     time.sleep(IDLE)
     start = clock()
     job()
@@ -206,10 +209,10 @@ def machine() -> str:
     )
     model = next(iter(models), platform.machine())
     return (
-        f"{CORES} cores of {model}, load {os.getloadavg()[0]:.1f}; {platform.system()}, "
-        f"Python {platform.python_version()}, numpy {np.__version__}, dml-eval-rs {dml_eval_rs.__version__}, "
-        f"faiss-cpu {version('faiss-cpu')} ({faiss.SIMDConfig.get_level_name()}, OpenBLAS for {blas_of_faiss()}); "
-        f"seed {SEED}"
+        f"{CORES} cores of {model}, load {os.getloadavg()[0]:.1f}; {platform.system()}, Python "
+        f"{platform.python_version()}, numpy {np.__version__}, dml-eval-rs "
+        f"{dml_eval_rs.__version__}, faiss-cpu {version('faiss-cpu')} "
+        f"({faiss.SIMDConfig.get_level_name()}, OpenBLAS for {blas_of_faiss()}); seed {SEED}"
     )
 
 
@@ -251,7 +254,8 @@ def main() -> None:
         f"kernel {options.kernel or _native.kernels()[0]}"
     )
     print(
-        f"{'work':46} {'beside':22} {'ours, s':>9} {'theirs, s':>9} {'times as fast':>14} {'(least, most)':>16}"
+        f"{'work':46} {'beside':22} {'ours, s':>9} {'theirs, s':>9} {'times as fast':>14} "
+        f"{'(least, most)':>16}"
     )
     for work in options.work:
         name, ours, beside, theirs = WORKS[work](options.items)

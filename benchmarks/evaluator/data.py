@@ -1,4 +1,6 @@
-"""Data for the evaluator's benchmarks: unit vectors in classes of 2 to 16 items, hard or easy to retrieve."""
+"""Data for the evaluator's benchmarks: unit vectors in classes of 2 to 16 items, hard or easy to
+retrieve.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ SEED = 0
 def stanford_like(
     kind: str, n: int, dim: int = 512
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Draw (n, dim) unit vectors and labels: 11,316 classes for 60,502 items, else in proportion."""
+    """Draw (n, dim) unit vectors and labels: 11,316 classes for 60,502 items, else in
+    proportion.
+    """
     rng = np.random.default_rng(SEED)
     classes = max(1, round(n * 11_316 / 60_502))
     sizes = np.clip(rng.poisson(3.35, classes) + 2, 2, 16)
@@ -50,7 +54,9 @@ def _embed(
 def decaying(
     n: int, dim: int, exponent: float, noise: float = 0.4
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Draw unit vectors in classes of five; the variance along principal axis i is proportional to i**-exponent."""
+    """Draw unit vectors in classes of five; the variance along principal axis i is proportional to
+    i**-exponent.
+    """
     rng = np.random.default_rng(SEED)
     deviation = (1 + np.arange(dim, dtype=np.float32)) ** np.float32(-exponent / 2)
     labels = np.arange(n) // 5

@@ -1,9 +1,10 @@
-"""Measure a gallery in a file, used as a single shard: processor time per pair, and memory in addition to the queries.
+"""Measure a gallery in a file, used as a single shard: processor time per pair, and memory in
+addition to the queries.
 
     python benchmarks/evaluator/gallery.py [--items 1000000] [--queries 1000]
 
-A query excludes itself, and a class has ten items. Float32 embeddings are compared by cosine, codes by Hamming
-distance.
+A query excludes itself, and a class has ten items. Float32 embeddings are compared by cosine, codes
+by Hamming distance.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ BLOCK, PER_CLASS = 100_000, 10
 
 
 def memory(field: str) -> int:
-    """Return a field of this process's memory in MiB; the mapped file is RssFile, which the kernel may drop."""
+    """Return a field of this process's memory in MiB; the mapped file is RssFile, which the kernel
+    may drop.
+    """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) // 1024
@@ -35,7 +38,8 @@ def main() -> None:
     options = parser.parse_args()
     labels = np.arange(options.items) // PER_CLASS
     print(
-        f"{'gallery':>16} {'items':>12} {'queries':>8} {'bytes each':>11} {'CPU s':>8} {'ns a pair':>10}  MiB more"
+        f"{'gallery':>16} {'items':>12} {'queries':>8} {'bytes each':>11} {'CPU s':>8} "
+        f"{'ns a pair':>10}  MiB more"
     )
     for name, dtype, width, similarity in (
         ("float32 x 128", np.float32, 128, "cosine"),
@@ -63,8 +67,10 @@ def main() -> None:
             )  # fmt: skip
             spent = time.process_time() - begun
             print(
-                f"{name:>16} {options.items:>12,} {options.queries:>8,} {width * np.dtype(dtype).itemsize:>11} "
-                f"{spent:>8.2f} {1e9 * spent / options.items / options.queries:>10.2f} {memory('RssAnon') - before:>9}",
+                f"{name:>16} {options.items:>12,} {options.queries:>8,} "
+                f"{width * np.dtype(dtype).itemsize:>11} {spent:>8.2f} "
+                f"{1e9 * spent / options.items / options.queries:>10.2f} "
+                f"{memory('RssAnon') - before:>9}",
                 flush=True,
             )
 

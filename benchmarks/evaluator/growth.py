@@ -1,10 +1,11 @@
-"""Measure how self-retrieval's time and memory grow with data and classes; also re-ranking, clustering, the kernels.
+"""Measure how self-retrieval's time and memory grow with data and classes; also re-ranking,
+clustering, the kernels.
 
     python benchmarks/evaluator/growth.py [--tables growth classes kernels clusters reranking]
         [--items 7500 15000 30000 60000]
 
-Times are processor time of a thread, which other work on the machine affects less. Memory is the peak in addition to
-the inputs; rows are measured in new processes.
+Times are processor time of a thread, which other work on the machine affects less. Memory is the
+peak in addition to the inputs; rows are measured in new processes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ DIM = 512
 
 
 def peak() -> int:
-    """Return the peak of resident bytes since the last reset; right after a reset, return the current number."""
+    """Return the peak of resident bytes since the last reset; right after a reset, return the
+    current number.
+    """
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
@@ -95,7 +98,8 @@ def clusters(items: int) -> None:
     )
     print(f"{heads} {'NMI and AMI, s':>15}")
     print(
-        f"{items:8,} {number:9,} {found.n_iter:7} {seconds[0]:11.1f} {mebibytes:18.0f} {seconds[1]:15.2f}"
+        f"{items:8,} {number:9,} {found.n_iter:7} {seconds[0]:11.1f} {mebibytes:18.0f} "
+        f"{seconds[1]:15.2f}"
     )
     print(f"NMI {agreement[0]:.4f}, AMI {agreement[1]:.4f}", flush=True)
 

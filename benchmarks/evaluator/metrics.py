@@ -1,9 +1,10 @@
 """Compare calls that alternate in a process, using the processor time of a single thread.
 
-    python benchmarks/evaluator/metrics.py [metrics | ties] [--items 20000] [--kind hard] [--rounds 3]
+    python benchmarks/evaluator/metrics.py [metrics | ties] [--items 20000]
+        [--kind hard] [--rounds 3]
 
-`metrics` compares further metrics and relations with the plain `evaluate`. `ties` compares all rules for ties in a
-single call with a call per rule. The benchmark does not assert results.
+`metrics` compares further metrics and relations with the plain `evaluate`. `ties` compares all
+rules for ties in a single call with a call per rule. The benchmark does not assert results.
 """
 
 from __future__ import annotations

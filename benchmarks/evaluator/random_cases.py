@@ -1,11 +1,12 @@
 """Compare random cases with the slow reference, which computes metrics as fractions.
 
-Small cases often have ties, and use levels of labels, multiple rules for ties, and shards with lists. Pruning cases use
-all functions and options. The rows lie along a few directions, and sizes are drawn so that small data takes the code
-paths of large data.
+Small cases often have ties, and use levels of labels, multiple rules for ties, and shards with
+lists. Pruning cases use all functions and options. The rows lie along a few directions, and sizes
+are drawn so that small data takes the code paths of large data.
 
 Usage: python benchmarks/evaluator/random_cases.py FIRST SMALL PRUNING
-Pass the first seed and the number of cases per kind. A seed determines a case. A difference ends the search.
+Pass the first seed and the number of cases per kind. A seed determines a case. A difference ends
+the search.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from eval_support.trial import trial
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
 METRICS = [
-    "recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr", "precision@2", "map@2", "ndcg@3",
+    "recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr", "precision@2", "map@2",
+    "ndcg@3",
     "ir_recall@2", "mrr@2", "map", "minp",
 ]  # fmt: skip
 # Allow for rounding, since a metric is a sum of a few rounded products.
@@ -157,8 +159,8 @@ def small(first: int, number: int, paths: Counter[str]) -> None:
         paths.update(case.paths)
     seconds = time.perf_counter() - start
     print(
-        f"{number:,} small cases from {first}: {values:,} values, none different, largest distance {largest:.1e}, "
-        f"{seconds:.0f} s"
+        f"{number:,} small cases from {first}: {values:,} values, none different, largest distance "
+        f"{largest:.1e}, {seconds:.0f} s"
     )
 
 
@@ -183,7 +185,8 @@ def pruning(first: int, number: int, paths: Counter[str]) -> None:
             sys.exit(f"seed {seed}, {name}, {option}, {kernel}, {screen}, {sizes}: {difference}")
         paths.update(taken)
     print(
-        f"{number:,} pruning cases from {first}: none different, {time.perf_counter() - start:.0f} s"
+        f"{number:,} pruning cases from {first}: none different, {time.perf_counter() - start:.0f} "
+        "s"
     )
 
 

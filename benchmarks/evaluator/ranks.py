@@ -1,9 +1,10 @@
 """Compare a measurement that processes share with a single process: a table of processor time.
 
-    python benchmarks/evaluator/ranks.py [--items 15000 60000] [--ranks 1 2 4] [--jobs hard easy birds codes gallery]
+    python benchmarks/evaluator/ranks.py [--items 15000 60000] [--ranks 1 2 4]
+        [--jobs hard easy birds codes gallery]
 
-A process uses a single thread. Since processor time doesn't count the wait for a core, the longest time is the duration
-on a machine with a core per process, and the sum is the cost.
+A process uses a single thread. Since processor time doesn't count the wait for a core, the longest
+time is the duration on a machine with a core per process, and the sum is the cost.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def main() -> None:
     arguments = parser.parse_args()
     print(machine())
     print(
-        f"{'data':>8} {'items':>8} {'ranks':>6} {'longest, s':>11} {'sum, s':>8} {'sum / alone':>12}  same bits"
+        f"{'data':>8} {'items':>8} {'ranks':>6} {'longest, s':>11} {'sum, s':>8} "
+        f"{'sum / alone':>12}  same bits"
     )
     for items in arguments.items:
         for job in arguments.jobs:

@@ -1,9 +1,10 @@
 """Compare `evaluate_shards` with a call of `evaluate`, or `verify_shards` with `verify`.
 
-    python benchmarks/evaluator/shards.py [--items 60000] [--rounds 3] [--maps processes ray] [--verify]
+    python benchmarks/evaluator/shards.py [--items 60000] [--rounds 3]
+        [--maps processes ray] [--verify]
 
-Both take turns and use an equal number of cores. Processor time includes the tasks, the driver, and the workers' other
-threads and idle time, but not the start of the workers.
+Both take turns and use an equal number of cores. Processor time includes the tasks, the driver, and
+the workers' other threads and idle time, but not the start of the workers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ IDLE_SECONDS = 10.0
 
 
 class Timed:
-    """A picklable function that returns the worker's id, its processor time before and after, and the result."""
+    """A picklable function that returns the worker's id, its processor time before and after, and
+    the result.
+    """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
@@ -77,7 +80,8 @@ def overhead(items: int, rounds: int, maps: list[str], verifies: bool) -> None:
     of_one, of_shards = (verify, verify_shards) if verifies else (evaluate, evaluate_shards)
     x, labels = stanford_like("hard", items)
     print(f"{items:,} x {DIM}, {CORES} cores; six .npy shards")
-    print(f"{'map':>10} {'round':>6} {'tasks, s':>9} {'driver':>7} {'other':>6} {'of one call':>12} "
+    print(f"{'map':>10} {'round':>6} {'tasks, s':>9} {'driver':>7} {'other':>6} "
+          f"{'of one call':>12} "
           f"{'wall, s':>8} {'of one call':>12}  same bits")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, f"{place}.npy") for place in range(6)]
@@ -100,8 +104,9 @@ def overhead(items: int, rounds: int, maps: list[str], verifies: bool) -> None:
                     same = found == whole
                     ratios.append([a / b for a, b in zip(took, alone)])
                     print(
-                        f"{name:>10} {number + 1:6} {in_tasks:9.2f} {driver:7.2f} {clock.seconds - in_tasks:6.2f} "
-                        f"{ratios[-1][0]:12.2f} {took[1]:8.2f} {ratios[-1][1]:12.2f}  {'yes' if same else 'NO'}",
+                        f"{name:>10} {number + 1:6} {in_tasks:9.2f} {driver:7.2f} "
+                        f"{clock.seconds - in_tasks:6.2f} {ratios[-1][0]:12.2f} {took[1]:8.2f} "
+                        f"{ratios[-1][1]:12.2f}  {'yes' if same else 'NO'}",
                         flush=True,
                     )
             medians = np.median(ratios, axis=0)
@@ -139,7 +144,8 @@ def on_ray() -> Iterator[Any]:
     workers = list(on_cluster(lambda task: idle(), [(number,) for number in range(CORES)]))
     driver = (time.process_time() - before) / IDLE_SECONDS
     print(
-        f"Ray's threads, while nothing runs: {driver:.2%} of a core in the driver, {max(workers):.2%} in a worker"
+        f"Ray's threads, while nothing runs: {driver:.2%} of a core in the driver, "
+        f"{max(workers):.2%} in a worker"
     )
     yield on_cluster
     ray.shutdown()

@@ -1,8 +1,10 @@
 """Time exact neighbours: floats, bytes, filters and a mapped file, compared with faiss.
 
-    python benchmarks/evaluator/truth.py [--items 1000000] [--dim 128] [--queries 2000] [-k 100] [--without-faiss]
+    python benchmarks/evaluator/truth.py [--items 1000000] [--dim 128] [--queries 2000]
+        [-k 100] [--without-faiss]
 
-Times are processor time of one thread, the minimum of two runs; ratios are to `knn` of the same float32 rows.
+Times are processor time of one thread, the minimum of two runs; ratios are to `knn` of the same
+float32 rows.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ def measure(kind: str, options: argparse.Namespace) -> None:
 
     def show(work: str, took: float) -> None:
         print(
-            f"{kind:<10} {work:<44} {took:8.2f} s {took / pairs * 1e9:7.3f} ns/pair {took / ours:7.3f}",
+            f"{kind:<10} {work:<44} {took:8.2f} s {took / pairs * 1e9:7.3f} ns/pair "
+            f"{took / ours:7.3f}",
             flush=True,
         )
 
@@ -145,7 +148,8 @@ def main() -> None:
     options = parser.parse_args()
     print(machine())
     print(
-        f"{options.items:,} x {options.dim}, {options.queries:,} queries, k = {options.k}, one thread"
+        f"{options.items:,} x {options.dim}, {options.queries:,} queries, k = {options.k}, one "
+        "thread"
     )
     for kind in ("isotropic", "clustered"):
         measure(kind, options)

@@ -1,9 +1,12 @@
-"""Compare `verify` with `evaluate` on given data: processor time of a thread, and memory in addition to the inputs.
+"""Compare `verify` with `evaluate` on given data: processor time of a thread, and memory in
+addition to the inputs.
 
-    python benchmarks/evaluator/verification.py [--items 60502] [--kind hard] [--metrics tar tar+eer auc] [--pairs 1]
+    python benchmarks/evaluator/verification.py [--items 60502] [--kind hard]
+        [--metrics tar tar+eer auc] [--pairs 1]
 
-`tar` means TAR for four FARs; `+interval` also computes the confidence interval of the first metric. A measurement
-runs in a new process; the measurements in a pair run back to back. The benchmark does not assert results.
+`tar` means TAR for four FARs; `+interval` also computes the confidence interval of the first
+metric. A measurement runs in a new process; the measurements in a pair run back to back. The
+benchmark does not assert results.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ def main() -> None:
     x, labels = stanford_like(options.kind, options.items)
     print(f"{machine()}; {options.items:,} items, {options.kind}; processor seconds of one thread")
     print(
-        f"{'metrics':16} {'verify, s':>10} {'evaluate, s':>12} {'times':>6} {'MiB beyond inputs':>18}"
+        f"{'metrics':16} {'verify, s':>10} {'evaluate, s':>12} {'times':>6} "
+        f"{'MiB beyond inputs':>18}"
     )
     with tempfile.TemporaryDirectory() as folder:
         np.save(Path(folder) / "x.npy", x)

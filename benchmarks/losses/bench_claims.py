@@ -1,12 +1,14 @@
-"""Test the papers' claims by an experiment per claim, using learning rates chosen on held-out classes.
+"""Test the papers' claims by an experiment per claim, using learning rates chosen on held-out
+classes.
 
-    python benchmarks/losses/bench_claims.py RECORD.jsonl RUNS [--data han | units] [--study NAME ...]
-        [--variant LABEL ...] [--seeds 3] [--processes 2] [--print]
+    python benchmarks/losses/bench_claims.py RECORD.jsonl RUNS [--data han | units]
+        [--study NAME ...] [--variant LABEL ...] [--seeds 3] [--processes 2] [--print]
 
-`claims.py` defines the studies on glyphs, `han.py` on Han characters, and `pretrained.py` on pictures. A study uses the
-learning rate with the best MAP@R on the held-out classes, chosen using a single seed and variant. Then all variants, or
-those in ``--variant``, train with all seeds. Finished runs are appended to RECORD: to resume after an interruption,
-repeat the command. To print the tables of recorded runs only, use ``--print``. A run uses a single thread.
+`claims.py` defines the studies on glyphs, `han.py` on Han characters, and `pretrained.py` on
+pictures. A study uses the learning rate with the best MAP@R on the held-out classes, chosen using a
+single seed and variant. Then all variants, or those in ``--variant``, train with all seeds.
+Finished runs are appended to RECORD: to resume after an interruption, repeat the command. To print
+the tables of recorded runs only, use ``--print``. A run uses a single thread.
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ class Record:
             "logging.loggers=[{name='jsonl'}]",
         ]
         length = load_recipe(table.recipe, overrides).training
-        # Measure the held-out classes only when training ends, so that the last weights are used as the best.
+        # Measure the held-out classes only when training ends, so that the last weights are used as
+        # the best.
         if length.epochs:
             overrides += [f"evaluation.every={length.epochs}", "evaluation.unit=epoch"]
         else:
@@ -116,7 +119,9 @@ class Record:
         )
 
     def rate(self, name: str, study: Study) -> str | None:
-        """Return the rate with the best MAP@R on the held-out classes; None until all are measured."""
+        """Return the rate with the best MAP@R on the held-out classes; None until all are
+        measured.
+        """
         if not study.rates:
             return ""
         found = {rate: self.find(name, study.rate_of, rate, 0) for rate in study.rates}

@@ -1,10 +1,12 @@
 """Compare a step of the class softmax with an earlier version: processor time, and peak memory.
 
     git worktree add /tmp/before COMMIT
-    taskset -c 0 python benchmarks/losses/bench_class_softmax.py /tmp/before [--threads 1] [--seconds 5]
+    taskset -c 0 python benchmarks/losses/bench_class_softmax.py /tmp/before
+        [--threads 1] [--seconds 5]
 
-The versions alternate in a single process, on the same data in float32; the table has the minima. A step computes
-ArcFace and both gradients. Memory is the growth of a new process during a step, without the weights' gradient.
+The versions alternate in a single process, on the same data in float32; the table has the minima. A
+step computes ArcFace and both gradients. Memory is the growth of a new process during a step,
+without the weights' gradient.
 """
 
 from __future__ import annotations
@@ -88,10 +90,12 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     machine = platform.processor() or platform.machine()
     print(
-        f"{machine}, {arguments.threads} threads, torch {torch.__version__}; processor time of a step in ms"
+        f"{machine}, {arguments.threads} threads, torch {torch.__version__}; processor time of a "
+        "step in ms"
     )
     print(
-        f"{'classes':>9} {'batch':>6} {'dim':>4} {'before':>9} {'now':>9} {'ratio':>6} {'MiB before':>11} {'now':>5}"
+        f"{'classes':>9} {'batch':>6} {'dim':>4} {'before':>9} {'now':>9} {'ratio':>6} "
+        f"{'MiB before':>11} {'now':>5}"
     )
     before = load(arguments.before)
     for shape in LARGE + SMALL:
@@ -107,8 +111,9 @@ def main() -> None:
                 tasks = [(tree, arguments.threads, shape) for tree in (arguments.before, None)]
                 peaks = "{:>11.0f} {:>5.0f}".format(*pool.starmap(measure_peak, tasks, chunksize=1))
         classes, batch, dim = shape
-        print(f"{classes:>9,} {batch:>6,} {dim:>4} {1e3 * best[before]:>9.2f} {1e3 * best[now]:>9.2f} "
-              f"{best[now] / best[before]:>6.2f} {peaks}", flush=True)  # fmt: skip
+        print(f"{classes:>9,} {batch:>6,} {dim:>4} {1e3 * best[before]:>9.2f} "
+              f"{1e3 * best[now]:>9.2f} {best[now] / best[before]:>6.2f} {peaks}",
+              flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
-"""Compare losses by retrieval on glyphs, with equal networks and budgets, and settings chosen on held-out classes.
+"""Compare losses by retrieval on glyphs, with equal networks and budgets, and settings chosen on
+held-out classes.
 
-    python benchmarks/losses/bench_learning.py RECORD.jsonl [--minutes 600] [--seeds 3] [--steps 1000]
+    python benchmarks/losses/bench_learning.py RECORD.jsonl [--minutes 600] [--seeds 3]
+        [--steps 1000]
 
-Per loss, a local search chooses a setting, a learning rate (a grid of √10) and, for class losses, a factor for the
-class weights' learning rate (a grid of 10). A candidate trains for half the steps, with a separate seed, on two thirds
-of the classes in the training half, and is measured by MAP@R on the other third. The search ends when neighbours on the
-grid are not better; the grids are unbounded. The chosen setting then trains on the entire training half with every
-seed, and is measured on the test half, which the search doesn't use. An ablation changes a single option of a chosen
-setting. To test the papers' claims, use `bench_claims.py`.
+Per loss, a local search chooses a setting, a learning rate (a grid of √10) and, for class losses, a
+factor for the class weights' learning rate (a grid of 10). A candidate trains for half the steps,
+with a separate seed, on two thirds of the classes in the training half, and is measured by MAP@R on
+the other third. The search ends when neighbours on the grid are not better; the grids are
+unbounded. The chosen setting then trains on the entire training half with every seed, and is
+measured on the test half, which the search doesn't use. An ablation changes a single option of a
+chosen setting. To test the papers' claims, use `bench_claims.py`.
 
-When a run finishes, it is appended to RECORD. To resume after an interruption, repeat the command. To print the tables
-of recorded runs only, use ``--minutes 0``. The benchmark needs pytorch-metric-learning, and uses a single thread.
+When a run finishes, it is appended to RECORD. To resume after an interruption, repeat the command.
+To print the tables of recorded runs only, use ``--minutes 0``. The benchmark needs
+pytorch-metric-learning, and uses a single thread.
 """
 
 from __future__ import annotations
@@ -55,7 +59,9 @@ MEMORIES = [(1, 100), (2, 20), (5, 20)]  # N and M of MemVir's Table 1 that fit 
 
 
 def candidates(name: str, **values: tuple[Any, ...]) -> list[Setting]:
-    """Return a setting per value of the loss's options, which must be given equal numbers of values."""
+    """Return a setting per value of the loss's options, which must be given equal numbers of
+    values.
+    """
     return [
         Setting({"name": name, **dict(zip(values, each))})
         for each in zip(*values.values(), strict=True)
@@ -63,7 +69,8 @@ def candidates(name: str, **values: tuple[Any, ...]) -> list[Setting]:
 
 
 HEATED: Any = {"schedule": "step", "heated_alpha": 4.0}
-# The search's candidates. The first candidate of a loss is the paper's setting, as far as this budget allows.
+# The search's candidates. The first candidate of a loss is the paper's setting, as far as this
+# budget allows.
 CANDIDATES: dict[str, list[Setting]] = {
     "instance-cross-entropy": candidates("instance-cross-entropy", scale=(64.0, 16.0)),
     "ranked-list": candidates("ranked-list", margin=(0.4, 0.2)),
@@ -131,7 +138,8 @@ def change_setting(**changes: Any) -> Callable[[Setting], Setting]:
     return lambda chosen: dataclasses.replace(chosen, **changes)
 
 
-# Title → the loss to vary and the variants. A variant equal to the loss's choice will not be run again.
+# Title → the loss to vary and the variants. A variant equal to the loss's choice will not be run
+# again.
 ABLATIONS: dict[str, tuple[str, dict[str, Callable[[Setting], Setting]]]] = {
     "Ranked List Loss, Table 9: the temperature of negatives": (
         "ranked-list",
@@ -160,7 +168,9 @@ def neighbours(setting: Setting, label: str) -> Iterator[Setting]:
 
 
 def choose(record: Record, label: str) -> Setting | None:
-    """Return the setting that is not beaten by neighbours on the validation classes, or None if the time is up."""
+    """Return the setting that is not beaten by neighbours on the validation classes, or None if the
+    time is up.
+    """
     best = None
     pending: Iterable[Setting] = [CANDIDATES[label][0]]
     while True:
@@ -207,10 +217,11 @@ def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> Non
         return [result for result in results if result is not None]
 
     print(
-        f"glyphs, at most {MAX_CLASSES} classes in both halves, small-conv {WIDTHS} of stride {STRIDE}, 64 dimensions "
-        f"but where said; {record.steps['test']} steps of {CLASSES_A_BATCH} × {IMAGES_A_CLASS} "
-        f"({record.steps['validation']} for choosing), AdamW; torch {torch.__version__}; mean and 95 % Student "
-        "interval over seeds; bits are the signs\n"
+        f"glyphs, at most {MAX_CLASSES} classes in both halves, small-conv {WIDTHS} of stride "
+        f"{STRIDE}, 64 dimensions but where said; {record.steps['test']} steps of "
+        f"{CLASSES_A_BATCH} × {IMAGES_A_CLASS} ({record.steps['validation']} for choosing), AdamW; "
+        f"torch {torch.__version__}; mean and 95 % Student interval over seeds; bits are the "
+        "signs\n"
     )
     columns = {
         "recall": "Recall@1",
@@ -226,7 +237,8 @@ def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> Non
             cells = " | ".join(interval([result[key] for result in results]) for key in columns)
             seconds = statistics.median(result["seconds"] for result in results)
             print(
-                f"| {label} | {describe(setting, label)} | {cells} | {len(results)} | {seconds:.0f} |"
+                f"| {label} | {describe(setting, label)} | {cells} | {len(results)} | "
+                f"{seconds:.0f} |"
             )
     for title, (label, variants) in ABLATIONS.items():
         if label not in chosen or not (reference := runs(chosen[label])):

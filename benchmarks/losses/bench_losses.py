@@ -1,9 +1,10 @@
-"""Compare the cost of losses, forward and backward, with a bound or a peer: medians in a single process.
+"""Compare the cost of losses, forward and backward, with a bound or a peer: medians in a single
+process.
 
     python benchmarks/losses/bench_losses.py [--threads 2] [--repeats 9] [--device cuda]
 
-Both sides of a pair alternate, so that other work on the machine affects both. Separate processes measure peak
-memory. If pytorch-metric-learning is not installed, the peer's rows are omitted.
+Both sides of a pair alternate, so that other work on the machine affects both. Separate processes
+measure peak memory. If pytorch-metric-learning is not installed, the peer's rows are omitted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import dml_losses as dml
 Step = Callable[[], None]
 Loss = Callable[[], torch.nn.Module]
 SEED = 0
-# A larger batch would need gigabytes: the library's NTXentLoss compares each positive with all anchors' negatives.
+# A larger batch would need gigabytes: the library's NTXentLoss compares each positive with all
+# anchors' negatives.
 NATIVE_BATCH = 256
 
 
@@ -76,7 +78,8 @@ def synchronize() -> None:
 
 def show(work: str, beside: str, ours: float, theirs: float, wanted: str) -> None:
     print(
-        f"| {work} | {ours:,.1f} | {beside} | {theirs:,.1f} | {ours / theirs:.2f} | {theirs / ours:.1f} | {wanted} |",
+        f"| {work} | {ours:,.1f} | {beside} | {theirs:,.1f} | {ours / theirs:.2f} | "
+        f"{theirs / ours:.1f} | {wanted} |",
         flush=True,
     )
 
@@ -111,7 +114,9 @@ def against_peer(repeats: int) -> None:
 
 
 def native_losses() -> dict[str, tuple[Loss, Loss]]:
-    """Return losses of this package, each with a function that makes the same loss of pytorch-metric-learning."""
+    """Return losses of this package, each with a function that makes the same loss of
+    pytorch-metric-learning.
+    """
     from pytorch_metric_learning import losses as pml
     from pytorch_metric_learning import miners
 
@@ -178,7 +183,9 @@ def million_step(fraction: float) -> Step:
 
 
 def run_alone(threads: int, device: str, *work: str) -> tuple[float, float]:
-    """Run this work in a separate process, and return the milliseconds and the peak memory in MiB."""
+    """Run this work in a separate process, and return the milliseconds and the peak memory in
+    MiB.
+    """
     command = [sys.executable, __file__, "--threads", str(threads), "--device", device, *work]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     milliseconds, mebibytes = map(float, printed.split())
@@ -238,8 +245,8 @@ def main() -> None:
     on_gpu = arguments.device == "cuda"
     machine = torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine()
     print(
-        f"{machine}, {arguments.threads} threads, torch {torch.__version__}, "
-        f"dml-losses {dml.__version__}, float32, seed {SEED}; milliseconds, medians of {arguments.repeats}\n"
+        f"{machine}, {arguments.threads} threads, torch {torch.__version__}, dml-losses "
+        f"{dml.__version__}, float32, seed {SEED}; milliseconds, medians of {arguments.repeats}\n"
     )
     print("| work | ours | beside | theirs | ours / theirs | theirs / ours | wanted |")
     print("|---|---|---|---|---|---|---|")

@@ -1,7 +1,7 @@
 """Studies for `bench_claims.py`: the papers' claims, and the runs on glyphs that test a claim.
 
-A study trains a bundled recipe with some keys changed. A share of the training classes is held out to choose the
-learning rate, once per study. The classes of the test half are only measured.
+A study trains a bundled recipe with some keys changed. A share of the training classes is held out
+to choose the learning rate, once per study. The classes of the test half are only measured.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Study:
         recipe: the bundled recipe.
         set: changes for all runs.
         variants: changes per variant, by label.
-        rates: learning rates to choose from, with `rate_of`, on held-out classes; if a choice sets multiple keys, they
-            are joined by `` ; ``. If empty, the recipe's rate is used.
+        rates: learning rates to choose from, with `rate_of`, on held-out classes; if a choice sets
+            multiple keys, they are joined by `` ; ``. If empty, the recipe's rate is used.
         rate_of: the label of the variant that chooses the rate for all variants.
         after: a function that computes further values of a finished run.
     """
@@ -50,12 +50,16 @@ class Study:
 
 
 def hold_out_all_but(classes: int, of: int) -> str:
-    """Return the setting that trains on `classes` of the `of` training classes, and holds out the others."""
+    """Return the setting that trains on `classes` of the `of` training classes, and holds out the
+    others.
+    """
     return f"validation.class_fraction={1 - classes / of:.6f}"
 
 
 def cosine_to_memory(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Average the cosine between the class weights and the newest copy in use, from M + 1 steps ago."""
+    """Average the cosine between the class weights and the newest copy in use, from M + 1 steps
+    ago.
+    """
     if not recipe.loss["num_steps"]:
         return {}
     newest = checkpoint.newest_intact(folder.checkpoints)
@@ -97,7 +101,9 @@ def falling(first: float | str, last: float) -> str:
 
 
 def heating(alpha: float, falls: bool) -> list[str]:
-    """Use 16 as the loss's alpha for 70 % of the run, then `alpha`; if `falls`, also divide the rates by 10 then."""
+    """Use 16 as the loss's alpha for 70 % of the run, then `alpha`; if `falls`, also divide the
+    rates by 10 then.
+    """
     factor = 0.1 if falls else 1.0
     rates = {"backbone": 1.0, "head": 1.0, "loss": 10.0}
     return [f'schedule."loss.alpha"={falling(16.0, alpha)}'] + [
@@ -123,7 +129,8 @@ STUDIES = {
             *NO_AUGMENTATION,
             hold_out_all_but(59, 350),
             "training.steps=2400",
-            # With these settings, an untuned temperature once seemed to show a gain of eight points.
+            # With these settings, an untuned temperature once seemed to show a gain of eight
+            # points.
             "backbone.widths=[32, 64, 128]",
             "embedding.layer_norm=true",
             "sampler={name='class-balanced', classes_per_batch=24, images_per_class=4}",
@@ -160,7 +167,10 @@ STUDIES = {
         [hold_out_all_but(1552, 1724), "training.steps=3400"],
         {
             f"s = {scale}": [
-                f'schedule."loss.scale"={{kind="step", values=[16.0, {scale}.0], milestones=[1000]}}'
+                (
+                    f'schedule."loss.scale"={{kind="step", values=[16.0, {scale}.0], '
+                    "milestones=[1000]}"
+                )
             ]
             for scale in (16, 32, 64, 80)
         },
@@ -170,7 +180,8 @@ STUDIES = {
     **{
         f"heating-{classes}": Study(
             f"Heated-Up Softmax on {classes} classes: the last 30 % of the run",
-            "alpha falls from 16 to 4 with a tenth of the rate: better than alpha = 16 (Tables 1-5)",
+            "alpha falls from 16 to 4 with a tenth of the rate: better than alpha = 16 (Tables "
+            "1-5)",
             "heated-up/glyphs",
             [
                 hold_out_all_but(classes, 1724),

@@ -18,7 +18,8 @@ def sums_by_class(folder: RunFolder) -> dict[str, Any] | None:
     """Add up Recall@1 and MAP@R over the queries by test class, for paired comparisons of runs.
 
     Returns:
-        The number of queries per class, sorted by label, and the sums; None if the number of classes is too large.
+        The number of queries per class, sorted by label, and the sums; None if the number of
+        classes is too large.
     """
     labels, queries = np.unique(np.load(folder.labels()), return_inverse=True)
     if len(labels) > MOST_CLASSES:
@@ -29,7 +30,9 @@ def sums_by_class(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def intervals_by_class(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Return half the widths of the 95 % intervals for Recall@1 and MAP@R, which show the spread over test classes."""
+    """Return half the widths of the 95 % intervals for Recall@1 and MAP@R, which show the spread
+    over test classes.
+    """
     labels = np.load(folder.labels())
     evaluation = evaluate(np.load(folder.embeddings()), labels, metrics=METRICS)
     return {

@@ -26,8 +26,8 @@ def measure_class_step(recipe: Recipe, classes: int) -> tuple[float, float]:
         classes: the number of classes.
 
     Returns:
-        The median processor time of 20 steps in milliseconds, on a single thread, and the peak memory in MiB for
-        weights, optimizer, gradient and logits.
+        The median processor time of 20 steps in milliseconds, on a single thread, and the peak
+        memory in MiB for weights, optimizer, gradient and logits.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_measure, recipe, classes).result()

@@ -1,10 +1,12 @@
-"""Studies for `bench_claims.py --data han`: losses on 10,459 Han characters, with settings chosen per loss.
+"""Studies for `bench_claims.py --data han`: losses on 10,459 Han characters, with settings chosen
+per loss.
 
-Runs of 2 epochs choose a loss's settings on held-out classes; then the loss trains for 6 epochs with all seeds.
-The classes of the test half are only measured. docs/guide/han-characters.md describes the data.
+Runs of 2 epochs choose a loss's settings on held-out classes; then the loss trains for 6 epochs
+with all seeds. The classes of the test half are only measured. docs/guide/han-characters.md
+describes the data.
 
-Further studies train NormSoftmax with the settings chosen for it: with a fraction of the classes per step, and with
-embeddings of 512 and 2,048 numbers, measured as floats and as bits.
+Further studies train NormSoftmax with the settings chosen for it: with a fraction of the classes
+per step, and with embeddings of 512 and 2,048 numbers, measured as floats and as bits.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ SHORT, LONG = 2, 6  # epochs
 
 
 def intervals_and_cosine(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Return the intervals, and how far the class weights have moved from the copies in the memory."""
+    """Return the intervals, and how far the class weights have moved from the copies in the
+    memory.
+    """
     return intervals_by_class(folder, recipe) | cosine_to_memory(folder, recipe)
 
 
@@ -39,7 +43,9 @@ def cost_of_classes(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
 
 
 def floats_and_bits(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Also measure the embeddings as bits, and the processor time of both searches on a single thread."""
+    """Also measure the embeddings as bits, and the processor time of both searches on a single
+    thread.
+    """
     labels, embeddings = np.load(folder.labels()), np.load(folder.embeddings())
     started = time.process_time()
     evaluate(embeddings, labels, metrics=METRICS, threads=1)
@@ -96,10 +102,15 @@ def memvir_warmup(batch: int) -> list[str]:
 
 
 def of_fractions(count: int, fractions: tuple[float, ...], factor: int = 1) -> dict[str, list[str]]:
-    """Make variants with these fractions of the classes, and `factor` times the learning rate for class weights."""
+    """Make variants with these fractions of the classes, and `factor` times the learning rate for
+    class weights.
+    """
     faster = [f"optimizer.lr_multipliers.loss={factor}.0"] if factor > 1 else []
     label = f" at {factor} times the rate" if factor > 1 else ""
-    sampled = "loss={name='sampled-classes', class_fraction=%s, loss={name='norm-softmax', temperature=0.1}}"
+    sampled = (
+        "loss={name='sampled-classes', class_fraction=%s, loss={name='norm-softmax', "
+        "temperature=0.1}}"
+    )
     return {
         f"{fraction:.0%} of the classes{label}, {count} epochs": [
             epochs(count, 128),
@@ -150,7 +161,10 @@ STUDIES = {
         128,
         [],
         [
-            f'schedule."optimizer.lr"={falling(rate, rate / 10)} ; schedule."loss.alpha"={falling(alpha, alpha / 4)}'
+            (
+                f'schedule."optimizer.lr"={falling(rate, rate / 10)} ; '
+                f'schedule."loss.alpha"={falling(alpha, alpha / 4)}'
+            )
             for rate, alpha in ((3e-3, 16.0), (3e-3, 8.0), (1e-3, 16.0))
         ],
     ),

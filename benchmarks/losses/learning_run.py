@@ -1,4 +1,6 @@
-"""A training run of the learning benchmark: a small network and a loss on glyphs, and the retrieval metrics."""
+"""A training run of the learning benchmark: a small network and a loss on glyphs, and the retrieval
+metrics.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from dml_eval_rs import binarize, evaluate
 
 CLASSES_A_BATCH, IMAGES_A_CLASS, MAX_CLASSES = 24, 4, 700
 WIDTHS, STRIDE = [32, 64, 128], 2
-PHASE = 0.7  # after this fraction, schedule "step" divides the rate by 10, and alpha becomes `heated_alpha`
+# after this fraction, schedule "step" divides the rate by 10, and alpha becomes `heated_alpha`
+PHASE = 0.7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +33,8 @@ class Setting:
         loss: the loss's table, as in a recipe.
         lr: the network's learning rate.
         factor: the loss's parameters use this multiple of the learning rate.
-        schedule: the learning rate falls to 0 ("cosine"), stays ("constant"), or is divided by 10 at `PHASE` ("step").
+        schedule: the learning rate falls to 0 ("cosine"), stays ("constant"), or is divided by 10
+            at `PHASE` ("step").
         heated_alpha: heated-up softmax's alpha after `PHASE`; if None, alpha doesn't change.
         warmup: MemVir's warm-up, as a fraction of the run.
         dim: the embedding's dimension.

@@ -1,9 +1,11 @@
-"""Studies for `bench_claims.py --data units`: the papers' settings, from features learned on ImageNet.
+"""Studies for `bench_claims.py --data units`: the papers' settings, from features learned on
+ImageNet.
 
-EfficientNet-Lite0 with ImageNet's weights trains for eight epochs on 107 unit types of a game. This resembles the use
-of CUB-200-2011: few fine-grained classes and a pretrained network. See docs/guide/pictures.md for the pictures and how
-to build the set; the studies read pictures/units below the working directory. A fifth of the training classes is
-held out to choose a study's learning rate.
+EfficientNet-Lite0 with ImageNet's weights trains for eight epochs on 107 unit types of a game. This
+resembles the use of CUB-200-2011: few fine-grained classes and a pretrained network. See
+docs/guide/pictures.md for the pictures and how to build the set; the studies read pictures/units
+below the working directory. A fifth of the training classes is held out to choose a study's
+learning rate.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Measure a picture set without training: raw pixels, an untrained network, and ImageNet's features.
+"""Measure a picture set without training: raw pixels, an untrained network, and ImageNet's
+features.
 
     python benchmarks/pictures/baselines.py RECIPE ROOT
 
-RECIPE is ``pretrained/units`` or ``pretrained/icons``, and ROOT is the folder that build.py wrote. All rows use the
-recipe's preparation and test split. `pixels` subtracts the mean over the set from the input. `untrained` and `ImageNet`
-use the backbone's pooled features with random and pretrained weights; further layers are not used.
+RECIPE is ``pretrained/units`` or ``pretrained/icons``, and ROOT is the folder that build.py wrote.
+All rows use the recipe's preparation and test split. `pixels` subtracts the mean over the set from
+the input. `untrained` and `ImageNet` use the backbone's pooled features with random and pretrained
+weights; further layers are not used.
 """
 
 from __future__ import annotations

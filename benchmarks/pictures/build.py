@@ -3,9 +3,10 @@
     python benchmarks/pictures/build.py units ROOT OUT
     python benchmarks/pictures/build.py icons ROOT OUT
 
-ROOT contains the packages' files: use ``/`` if the packages are installed, or a folder into which you unpacked them. If
-files are missing, the command names the packages. The command creates OUT/train/CLASS/*.png and OUT/test/CLASS/*.png,
-which `image-folder` reads. The last line compares the hash with the recorded hash in benchmarks/results/.
+ROOT contains the packages' files: use ``/`` if the packages are installed, or a folder into which
+you unpacked them. If files are missing, the command names the packages. The command creates
+OUT/train/CLASS/*.png and OUT/test/CLASS/*.png, which `image-folder` reads. The last line compares
+the hash with the recorded hash in benchmarks/results/.
 """
 
 from __future__ import annotations

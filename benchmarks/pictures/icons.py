@@ -1,7 +1,9 @@
-"""Application icons from different themes: a class is an application, with the themes' drawings as images.
+"""Application icons from different themes: a class is an application, with the themes' drawings as
+images.
 
-Themes use links or copies to give a drawing multiple names; names.py decides which names mean the same application.
-Names that begin with equal words (``libreoffice-writer``, ``libreoffice-calc``) are on the same side of the split.
+Themes use links or copies to give a drawing multiple names; names.py decides which names mean the
+same application. Names that begin with equal words (``libreoffice-writer``, ``libreoffice-calc``)
+are on the same side of the split.
 """
 
 from __future__ import annotations
@@ -41,9 +43,12 @@ THEMES = {
     "gnome": "gnome/256x256/apps",
 }
 PACKAGES = (
-    "papirus-icon-theme", "numix-icon-theme-circle", "obsidian-icon-theme", "moka-icon-theme", "deepin-icon-theme",
-    "paper-icon-theme", "faenza-icon-theme", "elementary-xfce-icon-theme", "breeze-icon-theme", "oxygen-icon-theme",
-    "gnome-icon-theme-nuovo", "gnome-icon-theme-gartoon", "gnome-icon-theme-yasis", "mate-icon-theme",
+    "papirus-icon-theme", "numix-icon-theme-circle", "obsidian-icon-theme", "moka-icon-theme",
+    "deepin-icon-theme",
+    "paper-icon-theme", "faenza-icon-theme", "elementary-xfce-icon-theme", "breeze-icon-theme",
+    "oxygen-icon-theme",
+    "gnome-icon-theme-nuovo", "gnome-icon-theme-gartoon", "gnome-icon-theme-yasis",
+    "mate-icon-theme",
     "tango-icon-theme", "gnome-icon-theme",
 )  # fmt: skip
 TOOLS = f"resvg {resvg_py.__resvg_version__} (resvg-py {resvg_py.__version__}), without fonts"
@@ -99,7 +104,9 @@ def _render(file: Path) -> Image.Image | None:
 def _drop_copies(
     classes: Mapping[str, Mapping[str, Image.Image]],
 ) -> dict[str, dict[str, Image.Image]]:
-    """Drop copies in a class, pictures shared by multiple classes, pictures in a single colour, then small classes."""
+    """Drop copies in a class, pictures shared by multiple classes, pictures in a single colour,
+    then small classes.
+    """
     labels_of: dict[str, set[str]] = defaultdict(set)
     hashes = {
         label: {name: pixel_hash(image) for name, image in of.items()}

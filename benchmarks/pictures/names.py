@@ -1,9 +1,9 @@
 """Find the icon names that mean the same application.
 
-Names that share a drawing in some theme (``gedit``, ``org.gnome.gedit``) are in the same class. If a class then
-contains two drawings from a theme, a shared drawing shows a kind of application, such as "browser". Such classes are
-built again without drawings that have more names than a limit, which falls in each round. As a result, a class contains
-at most a drawing per theme.
+Names that share a drawing in some theme (``gedit``, ``org.gnome.gedit``) are in the same class. If
+a class then contains two drawings from a theme, a shared drawing shows a kind of application, such
+as "browser". Such classes are built again without drawings that have more names than a limit, which
+falls in each round. As a result, a class contains at most a drawing per theme.
 """
 
 from __future__ import annotations

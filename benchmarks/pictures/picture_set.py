@@ -1,4 +1,6 @@
-"""Write a folder of pictures from Debian packages; describe and hash it in a record that others can check."""
+"""Write a folder of pictures from Debian packages; describe and hash it in a record that others can
+check.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def check_packages(root: Path, packages: Sequence[str]) -> None:
     missing = [name for name in packages if not (root / "usr/share/doc" / name).exists()]
     if missing:
         raise MissingPackages(
-            f"{root} lacks the files of {', '.join(missing)}. Install these Debian packages, or only unpack them:\n"
+            f"{root} lacks the files of {', '.join(missing)}. Install these Debian packages, or "
+            "only unpack them:\n"
             f"  apt-get download {' '.join(missing)}\n"
             f'  for file in *.deb; do dpkg-deb -x "$file" {root}; done'
         )
@@ -48,7 +51,9 @@ def square_on_white(image: Image.Image, side: int | None = None) -> Image.Image:
 
 
 def components(names: Iterable[str], links: Iterable[Iterable[str]]) -> list[list[str]]:
-    """Return the connected components of names, sorted: names in a list of `links` are connected."""
+    """Return the connected components of names, sorted: names in a list of `links` are
+    connected.
+    """
     parent = {name: name for name in names}
 
     def find(name: str) -> str:

@@ -1,15 +1,18 @@
-"""Sprites of Battle for Wesnoth's units: a class is a unit type, with poses and animation frames as images.
+"""Sprites of Battle for Wesnoth's units: a class is a unit type, with poses and animation frames as
+images.
 
-- **Images of a type**: the sprite, and files in the folder with names that continue the sprite's name (``archer``:
-  ``archer-bow-attack1``, ``archer+female``). If multiple names are continued, the longest is used. Types that share a
-  sprite are a single class, and so are female and male variants, although they are drawn differently.
-- **Frames** are excluded if they show less than MIN_VISIBLE of the sprite's area (fading, halos), or differ from an
-  earlier frame of the class by less than MIN_DIFFERENCE, as consecutive frames do. MOST_IMAGES of the others are used,
-  evenly spaced when sorted by name.
-- **Team colours**: sprites contain 19 shades of magenta, which the game replaces by a side's colour. The hash of an
-  image's name chooses one of the game's sides, so that the colour doesn't reveal the class.
-- **Split**: types that advance to one another form a line, and a line is not split. Lines are assigned
-  from the longest to the shortest, each to the side with fewer classes.
+- **Images of a type**: the sprite, and files in the folder with names that continue the sprite's
+  name (``archer``: ``archer-bow-attack1``, ``archer+female``). If multiple names are continued, the
+  longest is used. Types that share a sprite are a single class, and so are female and male
+  variants, although they are drawn differently.
+- **Frames** are excluded if they show less than MIN_VISIBLE of the sprite's area (fading, halos),
+  or differ from an earlier frame of the class by less than MIN_DIFFERENCE, as consecutive frames
+  do. MOST_IMAGES of the others are used, evenly spaced when sorted by name.
+- **Team colours**: sprites contain 19 shades of magenta, which the game replaces by a side's
+  colour. The hash of an image's name chooses one of the game's sides, so that the colour doesn't
+  reveal the class.
+- **Split**: types that advance to one another form a line, and a line is not split. Lines are
+  assigned from the longest to the shortest, each to the side with fewer classes.
 - A picture is the sprite's canvas, padded to a square, on white; most are 72 × 72.
 """
 
@@ -74,7 +77,9 @@ def read_units(root: Path) -> dict[str, Pictures]:
 
 
 def read_types(core: Path) -> dict[str, tuple[str, list[str]]]:
-    """Read the sprite of each unit type, relative to the folder of images, and the types that it advances to."""
+    """Read the sprite of each unit type, relative to the folder of images, and the types that it
+    advances to.
+    """
     types = {}
     for file in sorted((core / "units").rglob("*.cfg")):
         text = file.read_text(encoding="utf-8")
@@ -102,7 +107,9 @@ def _value(block: str, key: str) -> str:
 
 
 def _stem(sprite: str) -> str:
-    """Remove the suffix, direction and frame number, since some types' sprites are frames (bloodbat-se-3)."""
+    """Remove the suffix, direction and frame number, since some types' sprites are frames
+    (bloodbat-se-3).
+    """
     return re.sub(r"(-(n|s|ne|se|nw|sw))?(-?\d+)?$", "", sprite.removesuffix(".png"))
 
 
@@ -115,7 +122,9 @@ def owner(path: str, stems: Iterable[str]) -> str | None:
 
 
 def join_lines(advances: Iterable[Mapping[str, list[str]]]) -> dict[str, str]:
-    """Join types that advance to one another, directly or not; return each type's line, named by the first type."""
+    """Join types that advance to one another, directly or not; return each type's line, named by
+    the first type.
+    """
     links = [[name, *others] for step in advances for name, others in step.items()]
     lines = components([name for linked in links for name in linked], links)
     return {name: line[0] for line in lines for name in line}
@@ -124,7 +133,9 @@ def join_lines(advances: Iterable[Mapping[str, list[str]]]) -> dict[str, str]:
 def split_by_line(
     classes: Mapping[str, Mapping[str, Image.Image]], lines: Mapping[str, str]
 ) -> dict[str, Pictures]:
-    """Split classes so that lines are not split, but both sides are nearly equal in the number of classes."""
+    """Split classes so that lines are not split, but both sides are nearly equal in the number of
+    classes.
+    """
     members = defaultdict(list)
     for name in sorted(classes):
         members[lines[name]].append(name)
@@ -139,8 +150,9 @@ def split_by_line(
 class Recolouring:
     """Replacement of magenta by a side's colour, as in the game.
 
-    The brightness of a shade determines the new colour. Up to the brightness of the palette's first shade, it is a mix
-    of the side's darkest and middle colours; above, it is a mix of the middle and lightest colours.
+    The brightness of a shade determines the new colour. Up to the brightness of the palette's first
+    shade, it is a mix of the side's darkest and middle colours; above, it is a mix of the middle
+    and lightest colours.
 
     Args:
         text: the content of the game's ``team-colors.cfg``.
@@ -203,7 +215,9 @@ def _choose_frames(sprite: Path, files: list[Path]) -> list[Path]:
 
 
 def _difference(one: Bytes, other: Bytes) -> float:
-    """Return the mean absolute difference over pixels that either image shows, or 255 if the sizes differ."""
+    """Return the mean absolute difference over pixels that either image shows, or 255 if the sizes
+    differ.
+    """
     if one.shape != other.shape:
         return 255.0
     shown = (one[..., 3] > 0) | (other[..., 3] > 0)

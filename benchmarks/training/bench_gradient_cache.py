@@ -2,9 +2,10 @@
 
     python benchmarks/training/bench_gradient_cache.py [--batch 512] [--rounds 5]
 
-The network has three convolutions and a linear layer, for 64 × 64 pixels; the loss is InstanceCrossEntropy. In every
-round, all steps run in turn on a single thread, and a ratio is the median over rounds. To measure peak memory, a new
-process runs a step; the memory of a process that only makes the network and the batch is subtracted.
+The network has three convolutions and a linear layer, for 64 × 64 pixels; the loss is
+InstanceCrossEntropy. In every round, all steps run in turn on a single thread, and a ratio is the
+median over rounds. To measure peak memory, a new process runs a step; the memory of a process that
+only makes the network and the batch is subtracted.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def main() -> None:
     times = measure_times(arguments.batch, arguments.rounds, sizes)
     idle = measure_peak(arguments.batch, "none")
     print(
-        f"torch {torch.__version__}, one thread, batch {arguments.batch}, medians of {arguments.rounds}\n"
+        f"torch {torch.__version__}, one thread, batch {arguments.batch}, medians of "
+        f"{arguments.rounds}\n"
     )
     print("| micro-batch | s a step | beside the plain step | peak memory of the step, MiB |")
     print("|---|---|---|---|")
@@ -103,7 +105,8 @@ def main() -> None:
         )
         peak = measure_peak(arguments.batch, str(size or 0)) - idle
         print(
-            f"| {size or 'plain'} | {statistics.median(times[size]):.2f} | {ratio:.2f} | {peak:,.0f} |"
+            f"| {size or 'plain'} | {statistics.median(times[size]):.2f} | {ratio:.2f} | "
+            f"{peak:,.0f} |"
         )
 
 

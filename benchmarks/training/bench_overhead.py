@@ -1,12 +1,15 @@
-"""Measure the trainer's overhead: images/s of `dml_train`, a bare loop, and pytorch-metric-learning's trainer.
+"""Measure the trainer's overhead: images/s of `dml_train`, a bare loop, and
+pytorch-metric-learning's trainer.
 
-    python benchmarks/training/bench_overhead.py [STEPS] [ROUNDS] [--recipe NAME] [--set KEY=VALUE ...]
+    python benchmarks/training/bench_overhead.py [STEPS] [ROUNDS] [--recipe NAME]
+        [--set KEY=VALUE ...]
 
-The recipe's loss must be NormSoftmax. By default, the job is the demo: glyphs with augmentation, a network in
-channels-last, fused AdamW, batches of 128; loader processes are not used. In every round, all three train from the
-start, in alternating order; a ratio compares wall time within a round, and the median over rounds is the result.
-pytorch-metric-learning uses `MetricLossOnly` and `NormalizedSoftmaxLoss`, and gets complete batches from this data set.
-All three keep freed memory (see `keep_freed_memory`).
+The recipe's loss must be NormSoftmax. By default, the job is the demo: glyphs with augmentation, a
+network in channels-last, fused AdamW, batches of 128; loader processes are not used. In every
+round, all three train from the start, in alternating order; a ratio compares wall time within a
+round, and the median over rounds is the result. pytorch-metric-learning uses `MetricLossOnly` and
+`NormalizedSoftmaxLoss`, and gets complete batches from this data set. All three keep freed memory
+(see `keep_freed_memory`).
 """
 
 from __future__ import annotations
@@ -62,8 +65,9 @@ def between(begun: Moment, ended: Moment) -> Moment:
 def keep_freed_memory() -> None:
     """Make glibc keep freed memory for the next step.
 
-    By default, glibc may return memory to the kernel and request it again, depending on thresholds and on the heap's
-    layout. In some rounds, any of the loops then spends up to a quarter of a step on 13,000 page faults.
+    By default, glibc may return memory to the kernel and request it again, depending on thresholds
+    and on the heap's layout. In some rounds, any of the loops then spends up to a quarter of a step
+    on 13,000 page faults.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
@@ -72,7 +76,9 @@ def keep_freed_memory() -> None:
 
 
 class Stopwatch:
-    """Stopwatch that runs from the first step to the last logged step; checkpoints and evaluation are not counted."""
+    """Stopwatch that runs from the first step to the last logged step; checkpoints and evaluation
+    are not counted.
+    """
 
     @hookimpl
     def dml_run_start(self):
@@ -98,7 +104,9 @@ class NoEvaluator:
 def trainer_time(
     experiment: Experiment, registry: Registry, watch: Stopwatch
 ) -> tuple[Moment, float]:
-    """Time our trainer; also return the seconds for logging (`metrics.jsonl`, TensorBoard, the progress line)."""
+    """Time our trainer; also return the seconds for logging (`metrics.jsonl`, TensorBoard, the
+    progress line).
+    """
     logging = 0.0
 
     def timed(log: Callable[..., None]) -> Callable[..., None]:
@@ -119,7 +127,9 @@ def trainer_time(
 
 
 class PmlDataset(torch.utils.data.Dataset):
-    """Training split as pytorch-metric-learning expects it; a batch is loaded in a single call, as by `dml_train`."""
+    """Training split as pytorch-metric-learning expects it; a batch is loaded in a single call, as
+    by `dml_train`.
+    """
 
     def __init__(self, experiment: Experiment) -> None:
         self.split, self.seed = experiment.train, experiment.recipe.training.seed
@@ -156,7 +166,8 @@ def pml_time(experiment: Experiment) -> Moment:
         iterations_per_epoch=experiment.num_steps,
         dataloader_num_workers=0,
     )
-    # The library warns that the embedder, which does not have weights, is not updated by an optimizer.
+    # The library warns that the embedder, which does not have weights, is not updated by an
+    # optimizer.
     logging.getLogger("PML").setLevel(logging.ERROR)
     begun = now()
     with contextlib.redirect_stderr(io.StringIO()):  # the progress bar
@@ -165,7 +176,9 @@ def pml_time(experiment: Experiment) -> Moment:
 
 
 def bare_time(experiment: Experiment, shares: dict[str, float] | None = None) -> Moment:
-    """Time a hand-written loop with a learning rate schedule, which reads the loss in every tenth step."""
+    """Time a hand-written loop with a learning rate schedule, which reads the loss in every tenth
+    step.
+    """
     model, loss_function, seed = (
         experiment.model.train(),
         experiment.loss,
@@ -229,8 +242,8 @@ def main() -> None:
     images = steps * len(build(recipe, registry).sampler.batch_at(0, 0))
     machine = platform.processor() or platform.machine()
     print(
-        f"{machine}, {torch.get_num_threads()} threads, torch {torch.__version__}; recipe {arguments.recipe}, "
-        f"{steps} steps a round"
+        f"{machine}, {torch.get_num_threads()} threads, torch {torch.__version__}; recipe "
+        f"{arguments.recipe}, {steps} steps a round"
     )
     logging = []
 

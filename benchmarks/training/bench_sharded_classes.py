@@ -1,10 +1,12 @@
-"""Compare class weights on all ranks with sharded weights: bytes and processor time per rank and step.
+"""Compare class weights on all ranks with sharded weights: bytes and processor time per rank and
+step.
 
     python benchmarks/training/bench_sharded_classes.py [STEPS]
 
-The loss is a softmax of cosines in float32, with a global batch of 256, 128 dimensions, plain SGD, gloo on
-a single machine, and a thread per rank. Bytes are the peak growth of a rank's memory, including the class weights. Wall
-time is the slowest rank's, and only meaningful if there is a free core per rank.
+The loss is a softmax of cosines in float32, with a global batch of 256, 128 dimensions, plain SGD,
+gloo on a single machine, and a thread per rank. Bytes are the peak growth of a rank's memory,
+including the class weights. Wall time is the slowest rank's, and only meaningful if there is a free
+core per rank.
 """
 
 from __future__ import annotations
@@ -109,17 +111,19 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     machine = platform.processor() or platform.machine()
     print(
-        f"{machine}, {cores} cores, torch {torch.__version__}; batch {BATCH}, {DIM} dimensions, {steps} steps"
+        f"{machine}, {cores} cores, torch {torch.__version__}; batch {BATCH}, {DIM} dimensions, "
+        f"{steps} steps"
     )
-    print(f"{'classes':>9} {'fraction':>8} {'weights':>8} {'ranks':>5} "
-          f"{'weights MiB':>12} {'peak MiB':>9} {'CPU s':>7} {'clock s':>8}   of the largest rank")  # fmt: skip
+    print(f"{'classes':>9} {'fraction':>8} {'weights':>8} {'ranks':>5} {'weights MiB':>12} "
+          f"{'peak MiB':>9} {'CPU s':>7} {'clock s':>8}   of the largest rank")  # fmt: skip
     for classes, fraction in ((100_000, 1.0), (1_000_000, 1.0), (1_000_000, 0.1)):
         for world_size, sharded in ((1, False), (1, True), (2, True), (4, True)):
             every = costs(world_size, classes, fraction, sharded, steps)
             weights, peak, cpu, clock = (max(column) for column in zip(*every, strict=True))
             print(
-                f"{classes:>9,} {fraction:>8} {'sharded' if sharded else 'whole':>8} {world_size:>5} "
-                f"{weights / 2**20:>12.0f} {peak / 2**20:>9.0f} {cpu:>7.2f} {clock:>8.2f}",
+                f"{classes:>9,} {fraction:>8} {'sharded' if sharded else 'whole':>8} "
+                f"{world_size:>5} {weights / 2**20:>12.0f} {peak / 2**20:>9.0f} {cpu:>7.2f} "
+                f"{clock:>8.2f}",
                 flush=True,
             )
 

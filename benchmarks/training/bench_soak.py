@@ -1,11 +1,12 @@
-"""Kill a short run at random moments, resume it, and count the different results: there must be only one.
+"""Kill a short run at random moments, resume it, and count the different results: there must be
+only one.
 
     python benchmarks/training/bench_soak.py [KILLS] [SEED]
 
-The run uses the recipe of the trainer's tests (batch norm, dropout, augmentation, a loss that draws random numbers) for
-40 steps, with a checkpoint after every third step. A trial is killed once by SIGKILL, at a random moment within the
-duration of a complete run, and then resumed. Processes are forked after everything is imported, so that nearly all time
-is spent in the run.
+The run uses the recipe of the trainer's tests (batch norm, dropout, augmentation, a loss that draws
+random numbers) for 40 steps, with a checkpoint after every third step. A trial is killed once by
+SIGKILL, at a random moment within the duration of a complete run, and then resumed. Processes are
+forked after everything is imported, so that nearly all time is spent in the run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measure the processor time of imports, and of commands that only print lists or help.
 
-Cases are run in new processes. The result is the minimum over `ROUNDS` rounds, in which all cases take turns. For
-comparison, the table includes imports of numpy and torch.
+Cases are run in new processes. The result is the minimum over `ROUNDS` rounds, in which all cases
+take turns. For comparison, the table includes imports of numpy and torch.
 
     python benchmarks/training/bench_start.py [--out benchmarks/results/training-start.txt]
 """

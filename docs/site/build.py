@@ -1,6 +1,8 @@
-"""Build the site: `python docs/site/build.py site`, or `make docs`. Warnings and dead links are errors.
+"""Build the site: `python docs/site/build.py site`, or `make docs`. Warnings and dead links are
+errors.
 
-Writes the staged pages into site/pages and the site into site/html, and runs the code of the tutorials.
+Writes the staged pages into site/pages and the site into site/html, and runs the code of the
+tutorials.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ nb_execution_in_temp = True
 nb_merge_streams = True
 nb_render_markdown_format = "myst"  # tables, too
 
-# Functions and classes. The docstrings have names in single backticks: `knn` is a link where it names something public.
+# Functions and classes. The docstrings have names in single backticks: `knn` is a link where it
+# names something public.
 default_role = "py:obj"
 autosummary_generate = False
 autodoc_default_options = {"members": True, "undoc-members": False, "show-inheritance": True}

@@ -37,7 +37,9 @@ class Page(HTMLParser):
 
 
 def broken_links(folder: Path) -> list[str]:
-    """Return a line per broken link, or resource on a different host, given the folder of the pages."""
+    """Return a line per broken link, or resource on a different host, given the folder of the
+    pages.
+    """
     pages = {
         path.resolve(): Page(path.read_text(encoding="utf-8"))
         for path in sorted(folder.rglob("*.html"))

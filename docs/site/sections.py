@@ -94,7 +94,8 @@ for _package in PACKAGES:
     OUTSIDE[f"packages/{_package}/README.md"] = f"reference/packages/{_package}.md"
     OUTSIDE[f"packages/{_package}/CHANGELOG.md"] = f"reference/changes/{_package}.md"
 
-# A tutorial → the files and folders that are written by the code and shown: the file, and the name in the gallery.
+# A tutorial → the files and folders that are written by the code and shown: the file, and the name
+# in the gallery.
 SHOWN = {
     "tutorials/your-images": {
         "runs/mine/report.html": "report.html",

@@ -1,12 +1,14 @@
 """Write the site's pages from the repository's.
 
-The pages in docs/ are plain Markdown that reads well on a forge. Sphinx needs more: pages from outside docs/, tables of
-contents, and code to run. This script copies every page and adds these, so that Sphinx's syntax is not used in pages.
+The pages in docs/ are plain Markdown that reads well on a forge. Sphinx needs more: pages from
+outside docs/, tables of contents, and code to run. This script copies every page and adds these, so
+that Sphinx's syntax is not used in pages.
 
-- Links to a page of the site become links between the copies. A link to another file of the repository becomes an
-  address below `repository` (`[tool.site]` in pyproject.toml), or, while that is empty, the file's path.
-- In a tutorial, Python blocks become cells that Sphinx runs, and so do shell blocks, which stay visible as they are. A
-  Python block that begins with `# NAME.py` is written to that file.
+- Links to a page of the site become links between the copies. A link to another file of the
+  repository becomes an address below `repository` (`[tool.site]` in pyproject.toml), or, while that
+  is empty, the file's path.
+- In a tutorial, Python blocks become cells that Sphinx runs, and so do shell blocks, which stay
+  visible as they are. A Python block that begins with `# NAME.py` is written to that file.
 - A section has an index page with tables of contents.
 """
 
@@ -28,8 +30,8 @@ PICTURE = re.compile(r"(!\[[^\]]*\]\()([^)\s:]+\.png)(?=\))")
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# ([\w/]+\.py)\n")  # the first line of a block that is a file
-# Prints the output when complete: the cell's stream would be cut anywhere. Progress, on stderr, is shown only when a
-# command fails. The notebook's way to draw isn't the commands'.
+# Prints the output when complete: the cell's stream would be cut anywhere. Progress, on stderr, is
+# shown only when a command fails. The notebook's way to draw isn't the commands'.
 SHELL = """import os, subprocess
 done = subprocess.run(
     ["sh", "-e", "-c", {!r}], capture_output=True, text=True,

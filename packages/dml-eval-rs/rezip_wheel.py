@@ -1,7 +1,8 @@
 """Write wheels anew with the same files: `python rezip_wheel.py WHEEL ...`
 
-maturin 1.16 sometimes leaves the header before a file without its size and checksum, though the wheel's directory has
-them (one wheel in some forty). pip accepts such a wheel; uv and package indexes refuse it.
+maturin 1.16 sometimes leaves the header before a file without its size and checksum, though the
+wheel's directory has them (one wheel in some forty). pip accepts such a wheel; uv and package
+indexes refuse it.
 """
 
 from __future__ import annotations

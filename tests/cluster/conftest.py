@@ -1,7 +1,7 @@
 """A cluster of three Ray nodes on this machine, loopback only, for the tests of this folder.
 
-A test takes the fixture `ray_nodes` and connects by ``ray.init(address=ray_nodes.address, log_to_driver=False)``.
-Starting the nodes takes ten seconds, so these tests are slow.
+A test takes the fixture `ray_nodes` and connects by ``ray.init(address=ray_nodes.address,
+log_to_driver=False)``. Starting the nodes takes ten seconds, so these tests are slow.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class RayNodes:
 
 
 def add_node(cluster: Any) -> None:
-    """Add a node, and try twice: Ray waits 30 seconds, which is not always enough when a machine is busy."""
+    """Add a node, and try twice: Ray waits 30 seconds, which is not always enough when a machine is
+    busy.
+    """
     try:
         cluster.add_node(wait=False, **NODE)
     except Exception as error:
@@ -97,7 +99,9 @@ def started_nodes() -> Iterator[RayNodes]:
 
 @pytest.fixture
 def ray_nodes(started_nodes: RayNodes) -> Iterator[RayNodes]:
-    """Return three running nodes, after replacing killed ones; disconnect the driver after the test."""
+    """Return three running nodes, after replacing killed ones; disconnect the driver after the
+    test.
+    """
     import ray
 
     started_nodes.restore()

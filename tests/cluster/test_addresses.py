@@ -1,4 +1,6 @@
-"""If a cluster does not answer, an error should be raised within seconds; Ray itself tries for minutes."""
+"""If a cluster does not answer, an error should be raised within seconds; Ray itself tries for
+minutes.
+"""
 
 from __future__ import annotations
 

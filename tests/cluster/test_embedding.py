@@ -1,4 +1,6 @@
-"""`--engine ray` should give the bits of a single process when machine and driver die, and repeat little work."""
+"""`--engine ray` should give the bits of a single process when machine and driver die, and repeat
+little work.
+"""
 
 from __future__ import annotations
 
@@ -90,8 +92,9 @@ def test_a_cluster_that_loses_a_machine_and_its_driver_changes_no_bit(ray_nodes,
     for name in ("e.npy", "e.json", "l.npy"):
         assert (tmp_path / name).read_bytes() == (one / name).read_bytes(), name
 
-    # To find the bad image, images of the same chunk are read again one by one. Other images are read twice only if the
-    # machine that died had their chunk: a chunk in work, chunks that waited, or a finished chunk not yet handed over.
+    # To find the bad image, images of the same chunk are read again one by one. Other images are
+    # read twice only if the machine that died had their chunk: a chunk in work, chunks that waited,
+    # or a finished chunk not yet handed over.
     bad = plan.images.names.index("class-3/7.png") // 16
     beside = {image.name for image in list_sources(plan, bad)}
     twice = [path for path, count in first.items() if count > 1 and path not in beside]

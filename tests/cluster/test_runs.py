@@ -1,4 +1,6 @@
-"""If a cluster loses a machine, six runs still end with the bits of a single process, and no other run loses work."""
+"""If a cluster loses a machine, six runs still end with the bits of a single process, and no other
+run loses work.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ def test_a_cluster_that_is_too_small_and_an_unfit_worker_are_named(
     ray_nodes, tmp_path, monkeypatch
 ):
     cluster = RayCluster(ray_nodes.address)
-    small = r"no machine in the cluster provides the 64 cores and 0 GPUs that a worker needs; the largest has 1 cores"
+    small = (
+        r"no machine in the cluster provides the 64 cores and 0 GPUs that a worker needs; the "
+        r"largest has 1 cores"
+    )
     with cluster.connect(registry(), None), pytest.raises(DmlError, match=small):
         RayCluster(ray_nodes.address, cpus=64).count_workers()
     monkeypatch.setattr(

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def nodes(started_nodes: Any) -> Iterator[Any]:
-    """Connect once for all tests of this module: the workers of a connection take seconds to start."""
+    """Connect once for all tests of this module: the workers of a connection take seconds to
+    start.
+    """
     started_nodes.restore()
     yield started_nodes
     ray.shutdown()

@@ -1,4 +1,5 @@
-"""Studies on a cluster: if a machine dies, the results must not change; if a study is stopped, the runs save.
+"""Studies on a cluster: if a machine dies, the results must not change; if a study is stopped, the
+runs save.
 
 Set the variable DML_CLUSTER to run these tests, which take minutes.
 """
@@ -26,7 +27,8 @@ pytestmark = [
 ]
 
 SETTINGS = [
-    "dataset.max_classes=40", "sampler.classes_per_batch=8", "training.steps=300", "logging.loggers=[]",
+    "dataset.max_classes=40", "sampler.classes_per_batch=8", "training.steps=300",
+    "logging.loggers=[]",
     "checkpoints.every=10", 'checkpoints.unit="step"',
 ]  # fmt: skip
 STUDIES = {
@@ -84,7 +86,8 @@ def test_a_study_outlives_a_machine(ray_nodes, tmp_path, study):
 def test_a_stopped_study_lets_its_runs_save(ray_nodes, tmp_path):
     out, log = tmp_path / "out", tmp_path / "log"
     endless = [
-        "training.steps=1000000", "logging.every=1", 'logging.loggers=[{name="jsonl"}]', "checkpoints.every=1000000",
+        "training.steps=1000000", "logging.every=1", 'logging.loggers=[{name="jsonl"}]',
+        "checkpoints.every=1000000",
         "evaluation.every=500000", 'evaluation.unit="step"',
     ]  # fmt: skip
     options = ["--engine", "ray", "--address", ray_nodes.address, "--jobs", "2"]

@@ -17,7 +17,9 @@ PACKAGES = ("dml-core", "dml-losses", "dml-eval-rs", "dml-train")
 
 
 def run(*command: str | Path, cwd: Path = ROOT, code: int = 0) -> str:
-    """Run a command that must exit with this code, and return the output, or the errors if the code is not 0."""
+    """Run a command that must exit with this code, and return the output, or the errors if the code
+    is not 0.
+    """
     done = subprocess.run(
         list(map(str, command)), cwd=cwd, capture_output=True, text=True, check=False
     )

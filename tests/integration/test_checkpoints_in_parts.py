@@ -1,4 +1,6 @@
-"""Faults around checkpoints in parts, which runs with sharded class weights write. See also test_sharded_training."""
+"""Faults around checkpoints in parts, which runs with sharded class weights write. See also
+test_sharded_training.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,9 @@ from dml_train.training.run import train
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """Return the folder and the output of a demo that was interrupted before printing the table, and resumed."""
+    """Return the folder and the output of a demo that was interrupted before printing the table,
+    and resumed.
+    """
     out = tmp_path_factory.mktemp("demo") / "run"
     console = Console(file=StringIO(), width=80)
     settings = ("training.steps=40", "dataset.max_classes=160")
@@ -30,7 +32,8 @@ def test_it_writes_a_complete_run_folder(demo):
     out, _ = demo
     names = {file.name for file in out.iterdir()}
     assert names >= {
-        "recipe.toml", "metrics.jsonl", "tensorboard", "checkpoints", "embeddings.npy", "labels.npy",
+        "recipe.toml", "metrics.jsonl", "tensorboard", "checkpoints", "embeddings.npy",
+        "labels.npy",
         "evaluation.json", "per_query.npz", "comparison.json", "report.html",
     }  # fmt: skip
     evaluation = json.loads((out / "evaluation.json").read_text())
@@ -42,7 +45,8 @@ def test_it_compares_four_embeddings_by_the_same_evaluators_and_training_helps(d
     out, _ = demo
     comparison = json.loads((out / "comparison.json").read_text())
     assert {name: row["bytes_per_item"] for name, row in comparison.items()} == {
-        "raw pixels": 1024, "untrained network": 1024, "trained network": 1024, "its 256-bit codes": 32,
+        "raw pixels": 1024, "untrained network": 1024, "trained network": 1024,
+        "its 256-bit codes": 32,
     }  # fmt: skip
     embeddings, labels = np.load(out / "embeddings.npy"), np.load(out / "labels.npy")
     for name, evaluator in (("trained network", "exact"), ("its 256-bit codes", "hamming")):

@@ -1,4 +1,6 @@
-"""`dml data check --leaks` lists all near-copies of training images in the test split, with the files."""
+"""`dml data check --leaks` lists all near-copies of training images in the test split, with the
+files.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from dml_train.training.run import train
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> tuple[Path, Path]:
-    """Make a folder of images, with 2 test images made from training images, and a run that used this folder."""
+    """Make a folder of images, with 2 test images made from training images, and a run that used
+    this folder.
+    """
     root = tmp_path_factory.mktemp("leaks")
     random = np.random.default_rng(0)
     for part, first in (("train", 0), ("query", 4), ("gallery", 4)):

@@ -43,7 +43,8 @@ def test_runs_in_several_processes_give_the_results_of_one(tmp_path):
     )
     for outcome, other in zip(together, alone, strict=False):
         ours, theirs = (np.load(o.job.folder / "embeddings.npy") for o in (outcome, other))
-        # A different number of threads sums float32 in a different order, over two steps of a tiny network.
+        # A different number of threads sums float32 in a different order, over two steps of a tiny
+        # network.
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
         assert outcome.seconds() is not None
 
@@ -53,7 +54,9 @@ def children(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process runs; a zombie, which might not be reaped in a container, does not."""
+    """Return whether a process runs; a zombie, which might not be reaped in a container, does
+    not.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:  # the process has ended

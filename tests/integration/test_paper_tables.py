@@ -19,8 +19,9 @@ ON_GLYPHS = {
     "memvir": ["table-1", "table-4", "figure-3"],
     "vit": [],
 }
-# Number of runs that a table repeats. Table 15 has T_1 = T_2 in both halves, on three data sets. In table 1, the rows
-# with 100 % of the classes repeat the rows with batches of 128, with and without MemVir, on two data sets.
+# Number of runs that a table repeats. Table 15 has T_1 = T_2 in both halves, on three data sets. In
+# table 1, the rows with 100 % of the classes repeat the rows with batches of 128, with and without
+# MemVir, on two data sets.
 TWICE = {("rll", "table-15"): 3, ("memvir", "table-1"): 4}
 
 
@@ -33,7 +34,8 @@ def test_every_row_has_a_recipe_on_every_data_set_of_its_table(name):
             for row in table.rows:
                 recipe = row_recipe(table, row, dataset, registry(), root=root)
                 if recipe is None:
-                    # The row can't be run, or recipes or figures are only given for other data sets.
+                    # The row can't be run, or recipes or figures are only given for other data
+                    # sets.
                     assert row.published_only or row.recipes or dataset not in row.published, (
                         f"{key}, {row.label}: no recipe on {dataset}"
                     )

@@ -60,7 +60,8 @@ def test_images_are_prepared_as_the_weights_expect(name):
 needs_peft = pytest.mark.skipif(
     importlib.util.find_spec("peft") is None, reason="the extra dml-train[lora] isn't installed"
 )
-# Test LoRA only on a network per class of timm's models: SigLIP's and CLIP's towers have the same class as DINOv2's.
+# Test LoRA only on a network per class of timm's models: SigLIP's and CLIP's towers have the same
+# class as DINOv2's.
 LORA = [pytest.param(name, 4, marks=needs_peft) for name in TOWERS if "dino" in name]
 
 
@@ -85,7 +86,9 @@ def test_every_tower_trains_as_a_whole_or_by_lora(name, rank):
 @needs_peft
 @pytest.mark.parametrize("kind", ["", "-frozen", "-lora"])
 def test_a_vision_transformer_trains_from_a_file_of_the_published_layout(kind, tmp_path):
-    """Write random weights with the names of DINO's file, which timm converts, and train for a step at 32 pixels."""
+    """Write random weights with the names of DINO's file, which timm converts, and train for a step
+    at 32 pixels.
+    """
     own = timm.create_model("vit_small_patch16_224.dino", num_classes=0)
     torch.save(own.state_dict(), tmp_path / "dino.pth")
     write_photos(tmp_path / "photos", classes=8, each=4)

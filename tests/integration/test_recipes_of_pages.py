@@ -1,4 +1,6 @@
-"""Recipes and tables of docs/guide and docs/reference are valid or train, and the page on data agrees with the code."""
+"""Recipes and tables of docs/guide and docs/reference are valid or train, and the page on data
+agrees with the code.
+"""
 
 from __future__ import annotations
 

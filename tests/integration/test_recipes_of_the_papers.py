@@ -1,7 +1,8 @@
 """The settings in a paper's recipe must be those given in the paper and in the authors' code.
 
-The pages in docs/reference/papers say where settings were read, and why some differ. Schedules are given by path;
-``None`` is a key that a recipe should not have. Rates are products: ``optimizer.lr`` times the part's multiplier.
+The pages in docs/reference/papers say where settings were read, and why some differ. Schedules are
+given by path; ``None`` is a key that a recipe should not have. Rates are products: ``optimizer.lr``
+times the part's multiplier.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def rates(backbone: float, head: float, loss: float) -> Settings:
 def images(
     resize: int, square: bool, crop: int, train_crop: str, normalize: str, min_area: float = 0.16
 ) -> Settings:
-    """Return the preparation of images; `min_area` only matters if `train_crop` is ``"resized"``."""
+    """Return the preparation of images; `min_area` only matters if `train_crop` is
+    ``"resized"``.
+    """
     own = under(
         "dataset",
         resize=resize,
@@ -119,18 +122,23 @@ EXPECTED: list[tuple[str, Settings]] = [
     # For all papers, the last weights of a single seed are measured here, on all levels.
     ("*", {"validation.on_test": False, "embedding.levels": [], "backbone.levels": []}),
     ("*", initialisation() | {"embedding.level_weight": 1.0}),
-    # Instance Cross Entropy, section 4.1; no code. Bias is not used: see the authors' code of Ranked List Loss.
+    # Instance Cross Entropy, section 4.1; no code. Bias is not used: see the authors' code of
+    # Ranked List Loss.
     ("ice/*", BN_INCEPTION | images(256, True, 227, "random", "caffe") | head(512, bias=False)),
-    ("ice/*", sgd(0.8, 1e-5) | rates(1e-3, 1e-2, 1e-3) | steps_of("optimizer.lr", None, None, "step")),
+    ("ice/*",
+     sgd(0.8, 1e-5) | rates(1e-3, 1e-2, 1e-3) | steps_of("optimizer.lr", None, None, "step")),
     ("ice/*", {"loss.name": "instance-cross-entropy", "loss.scale": 64.0}),
     ("ice/*", length(steps=4000) | sampler(6, 10)),
     ("ice/*sop", length(steps=20000) | sampler(90, 2)),
     ("ice/lmh-*", {"backbone.levels": LEVELS}),
-    # Ranked List Loss, section 4.1; SOP_Simp_25042020/150_T10_pn04_v50/solver.prototxt, process_ori_image_aug_v04.m.
-    ("rll/*", BN_INCEPTION | images(256, True, 224, "resized", "caffe", 0.25) | head(512, bias=False)),
+    # Ranked List Loss, section 4.1; SOP_Simp_25042020/150_T10_pn04_v50/solver.prototxt,
+    # process_ori_image_aug_v04.m.
+    ("rll/*",
+     BN_INCEPTION | images(256, True, 224, "resized", "caffe", 0.25) | head(512, bias=False)),
     ("rll/*", sgd(0.9, 2e-5) | rates(1e-2, 1e-1, 1e-2) | length(steps=30000) | sampler(60, 3)),
     ("rll/*", steps_of("optimizer.lr", [1e-2, 2e-3, 4e-4], [12000, 22000], "step")),
-    ("rll/*", {"loss.name": "ranked-list", "loss.margin": 0.4, "loss.alpha": 1.2, "loss.balance": 0.5}),
+    ("rll/*",
+     {"loss.name": "ranked-list", "loss.margin": 0.4, "loss.alpha": 1.2, "loss.balance": 0.5}),
     ("rll/*", {"loss.negative_temperature": 10.0, "loss.positive_temperature": 0.0}),
     ("rll/*", {"loss.query_weights": "equal"}),
     # Section 4.3: a network with three losses; H is the last level.
@@ -150,7 +158,8 @@ EXPECTED: list[tuple[str, Settings]] = [
             | rates(1e-3, 1e-1, 1e-3)
             | length(steps=10000)
             | steps_of(
-                "optimizer.lr", [1e-3, 5e-4, 2.5e-4, 1.25e-4, 6.25e-5], [2000, 4000, 6000, 8000], "step"
+                "optimizer.lr", [1e-3, 5e-4, 2.5e-4, 1.25e-4, 6.25e-5], [2000, 4000, 6000, 8000],
+                "step"
             ),
         )
         for name in ("rll/*cub", "rll/*cars196")
@@ -176,11 +185,13 @@ EXPECTED: list[tuple[str, Settings]] = [
     ("rll/resnet50-sop", {"backbone.levels": [], "embedding.levels": []}),
     # NormSoftmax, section 6.1; metric_learning/modules/featurizer.py and train_classification.py.
     ("norm-softmax/*", torchvision("resnet50") | images(256, True, 224, "random", "imagenet")),
-    ("norm-softmax/*", head(512, bias=False, layer_norm=True) | sgd(0.9, 1e-4) | length(epochs=31.0)),
+    ("norm-softmax/*",
+     head(512, bias=False, layer_norm=True) | sgd(0.9, 1e-4) | length(epochs=31.0)),
     ("norm-softmax/*", {"loss.name": "norm-softmax", "loss.temperature": 0.05}),
     ("norm-softmax/*", rates(1e-3, 1e-3, 1e-3) | sampler(3, 25)),
     ("norm-softmax/*", steps_of("optimizer.lr", [1e-3, 1e-4], [16], "epoch")),
-    # In the first epoch, only new parameters train: the backbone's rate is 0, but its batch norms use the batch.
+    # In the first epoch, only new parameters train: the backbone's rate is 0, but its batch norms
+    # use the batch.
     ("norm-softmax/*", steps_of("optimizer.lr_multipliers.backbone", [0.0, 1.0], [1], "epoch")),
     ("norm-softmax/*", {"schedule.model.backbone_trains": None}),
     *(
@@ -192,7 +203,8 @@ EXPECTED: list[tuple[str, Settings]] = [
     ("norm-softmax/2048-*", head(2048, bias=False, layer_norm=True, linear=False)),
     ("norm-softmax/bn-inception-*", BN_INCEPTION | images(256, True, 224, "random", "caffe")),
     ("norm-softmax/bn-inception-in-shop", head(1024, bias=False, layer_norm=True, linear=False)),
-    ("norm-softmax/googlenet-*", torchvision("googlenet") | images(256, True, 227, "random", "imagenet")),
+    ("norm-softmax/googlenet-*",
+     torchvision("googlenet") | images(256, True, 227, "random", "imagenet")),
     ("norm-softmax/googlenet-*", rates(1e-3, 1e-3, 1e-3)),
     ("norm-softmax/googlenet-*", steps_of("optimizer.lr", [1e-3, 1e-4], [16], "epoch")),
     # Section 6.2: on SOP all parameters train from the start.
@@ -202,7 +214,8 @@ EXPECTED: list[tuple[str, Settings]] = [
     # Heated-Up Softmax, section 4.1; run_Inception.py and deep_metric_learning_Inception.py.
     ("heated-up/*", torchvision("googlenet") | images(256, True, 224, "random", "imagenet")),
     ("heated-up/*", head(64, bias=True) | sgd(0.9, 0.0) | length(epochs=80.0) | shuffled(32)),
-    ("heated-up/*", {"loss.name": "heated-up-softmax", "loss.alpha": 16.0, "loss.feature_norm": "l2"}),
+    ("heated-up/*",
+     {"loss.name": "heated-up-softmax", "loss.alpha": 16.0, "loss.feature_norm": "l2"}),
     ("heated-up/*", rates(4e-3, 4e-3, 4e-3) | initialisation(adapt_batch_norm=1.0)),
     ("heated-up/*", steps_of("optimizer.lr", [4e-3, 4e-4], [61], "epoch")),
     ("heated-up/*", steps_of("loss.alpha", [16.0, 4.0], [61], "epoch")),
@@ -218,17 +231,21 @@ EXPECTED: list[tuple[str, Settings]] = [
     ("memvir/*", {"loss.name": "memvir", "loss.num_steps": 45, "loss.margin": 10}),
     ("memvir/*", {"loss.warmup_epochs": 50, "loss.warmup_steps": 0, "loss.step_pacing": True}),
     ("memvir/*sop", length(epochs=200.0) | {"loss.num_steps": 1, "loss.margin": 100}),
-    ("memvir/norm-softmax-*", {"loss.loss.name": "norm-softmax", "loss.loss.temperature": 0.043478}),
+    ("memvir/norm-softmax-*",
+     {"loss.loss.name": "norm-softmax", "loss.loss.temperature": 0.043478}),
     ("memvir/proxy-nca-*", {"loss.loss.name": "proxy-nca", "loss.loss.scale": 12.0}),
     ("memvir/proxy-nca-*", {"loss.loss.positive_in_denominator": True} | initialisation("default")),
     ("memvir/proxy-nca-c*", {"loss.num_steps": 20, "loss.margin": 25}),
     ("memvir/baseline-*", length(epochs=130.0)),
     ("memvir/baseline-*", steps_of("optimizer.lr", [1e-4, 1e-5], [49], "epoch")),
-    ("memvir/baseline-*", {"loss.name": "norm-softmax", "loss.temperature": 0.043478, "loss.num_steps": None}),
-    ("memvir/baseline-*", {"loss.margin": None, "loss.warmup_epochs": None, "loss.warmup_steps": None}),
+    ("memvir/baseline-*",
+     {"loss.name": "norm-softmax", "loss.temperature": 0.043478, "loss.num_steps": None}),
+    ("memvir/baseline-*",
+     {"loss.margin": None, "loss.warmup_epochs": None, "loss.warmup_steps": None}),
     ("memvir/baseline-*", {"loss.step_pacing": None}),
     # Section 4.5; Nesterov: main.py.
-    ("memvir/resnet50-*", torchvision("resnet50") | {"training.freeze_batch_norm": True} | shuffled(512)),
+    ("memvir/resnet50-*",
+     torchvision("resnet50") | {"training.freeze_batch_norm": True} | shuffled(512)),
     ("memvir/resnet50-*", images(256, False, 224, "resized", "imagenet", 0.08)),
     ("memvir/resnet50-*", sgd(0.9, 1e-4, nesterov=True) | rates(5e-3, 5e-3, 5e-3)),
     ("memvir/resnet50-*", {"optimizer.eps": 1e-8} | length(epochs=200.0)),
@@ -281,7 +298,9 @@ def test_a_recipe_has_the_settings_of_its_paper_and_code(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_no_setting_of_a_recipe_is_unexamined(name):
-    """Every key that affects results must have an expected value, so that the test notices a new default."""
+    """Every key that affects results must have an expected value, so that the test notices a new
+    default.
+    """
     expected = expected_settings(name)
     # These keys select the data set and the handling of broken images.
     free = {"dataset.name", "dataset.root", "dataset.on_bad_image"}

@@ -1,4 +1,6 @@
-"""Market-1501's layout, trained on and measured by the protocol of re-identification: cameras, junk, distractors."""
+"""Market-1501's layout, trained on and measured by the protocol of re-identification: cameras,
+junk, distractors.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ KS = (1, 5, 10)
 
 
 def write_tree(root: Path) -> None:
-    """Write persons seen by up to three cameras, junk and distractors; only one camera sees person 7."""
+    """Write persons seen by up to three cameras, junk and distractors; only one camera sees person
+    7.
+    """
     random = np.random.default_rng(0)
     frame = 0
 
@@ -89,7 +93,9 @@ def run(tmp_path_factory) -> tuple[Path, RunFolder, list[Path], list[Path]]:
 
 
 def protocol(folder: RunFolder, queries: list[Path], gallery: list[Path]) -> dict[str, np.ndarray]:
-    """Compute CMC and average precision per query, image by image, as defined by the data set's authors."""
+    """Compute CMC and average precision per query, image by image, as defined by the data set's
+    authors.
+    """
 
     def who(file: Path) -> tuple[int, int]:
         person, camera = re.match(r"(-?\d+)_c(\d)", file.name).groups()

@@ -1,4 +1,6 @@
-"""`run_all(executor=...)`: any executor should give the bits of a single process, even if a worker dies."""
+"""`run_all(executor=...)`: any executor should give the bits of a single process, even if a worker
+dies.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class Call:
 
 
 class Inline:
-    """An executor in this process: `deaths` workers of a job die, and `changes` replace fields of the requirements."""
+    """An executor in this process: `deaths` workers of a job die, and `changes` replace fields of
+    the requirements.
+    """
 
     def __init__(self, deaths: dict[str, int] | None = None, **changes):
         self.deaths, self.changes, self.calls = dict(deaths or {}), changes, []
@@ -98,7 +102,10 @@ def test_a_run_whose_worker_dies_is_submitted_again_and_costs_the_others_nothing
     run_all(jobs(tmp_path), executor=executor, registry=registry(), console=shown)
     assert result_files(tmp_path) == result_files(alone)
     assert len(executor.calls) == 4
-    line = "seed 0: its worker ended (ConnectionError: the node 10.0.0.7 is gone); it resumes elsewhere\n"
+    line = (
+        "seed 0: its worker ended (ConnectionError: the node 10.0.0.7 is gone); it resumes "
+        "elsewhere\n"
+    )
     assert shown.file.getvalue() == 2 * line
 
 

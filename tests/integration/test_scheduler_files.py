@@ -1,4 +1,6 @@
-"""Run the shell scripts of examples/embed-shards as the schedulers do. To save time, `dml` runs in this process."""
+"""Run the shell scripts of examples/embed-shards as the schedulers do. To save time, `dml` runs in
+this process.
+"""
 
 from __future__ import annotations
 
@@ -62,10 +64,14 @@ def shell(tmp_path) -> Iterator[Shell]:
         programs,
         "sbatch",
         """for option; do case "$option" in
-          --array=0-*) last="${option#--array=0-}" ;; --wrap=*) wrap="${option#--wrap=}" ;; --parsable) echo 17 ;;
+          --array=0-*) last="${option#--array=0-}" ;;
+          --wrap=*) wrap="${option#--wrap=}" ;;
+          --parsable) echo 17 ;;
           --dependency=*) [ "$option" = --dependency=afterok:17 ] || exit 1 ;;
         esac; done
-        for task in $(seq 0 "${last:-0}"); do SLURM_ARRAY_TASK_ID=$task sh -c "$wrap" || exit; done""",
+        for task in $(seq 0 "${last:-0}"); do
+          SLURM_ARRAY_TASK_ID=$task sh -c "$wrap" || exit
+        done""",
     )
 
     def serve() -> None:
@@ -79,7 +85,8 @@ def shell(tmp_path) -> Iterator[Shell]:
     def run(script: str, **environment: object) -> str:
         done = subprocess.run(
             ["sh", "-euc", script],
-            env={"PATH": f"{programs}:{os.environ['PATH']}"} | {k: str(v) for k, v in environment.items()},
+            env={"PATH": f"{programs}:{os.environ['PATH']}"} | {k: str(v) for k,
+                v in environment.items()},
             capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,6 @@
-"""Class weights sharded over ranks, in a run: trained, clipped, saved unsharded, and resumed by other ranks."""
+"""Class weights sharded over ranks, in a run: trained, clipped, saved unsharded, and resumed by
+other ranks.
+"""
 
 from __future__ import annotations
 

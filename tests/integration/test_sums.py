@@ -1,4 +1,6 @@
-"""A sum of losses in a run: its terms are scheduled, logged, resumed to the same bits and shared by ranks."""
+"""A sum of losses in a run: its terms are scheduled, logged, resumed to the same bits and shared by
+ranks.
+"""
 
 from __future__ import annotations
 

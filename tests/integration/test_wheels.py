@@ -1,4 +1,6 @@
-"""Wheels can be installed into empty environments to run the README's example; plugins can be added."""
+"""Wheels can be installed into empty environments to run the README's example; plugins can be
+added.
+"""
 
 from __future__ import annotations
 
@@ -90,8 +92,10 @@ def test_a_third_partys_loss_trains_by_name(wheels, complete, tmp_path):
     assert "supervised-contrastive" in complete.command("dml", "plugins")
     out, images = tmp_path / "run", write_photos(tmp_path / "images", classes=8, each=4)
     complete.command(
-        "dml", "train", "my-images", "--out", out, "--set", "training.steps=4", "--set", f"dataset.root={images}",
-        "--set", "sampler.batch_size=8", "--set", 'loss={name="supervised-contrastive", temperature=0.2}',
+        "dml", "train", "my-images", "--out", out, "--set", "training.steps=4", "--set",
+        f"dataset.root={images}",
+        "--set", "sampler.batch_size=8", "--set",
+        'loss={name="supervised-contrastive", temperature=0.2}',
     )  # fmt: skip
     lines = [
         json.loads(line)

@@ -25,7 +25,9 @@ def places(kind: str, name: str) -> set[str]:
 
 
 def names(path: Path, name: str) -> bool:
-    """Return whether a file has this name, or its text contains the name in snake, kebab or camel case."""
+    """Return whether a file has this name, or its text contains the name in snake, kebab or camel
+    case.
+    """
     spellings = (name, name.replace("_", "-"), name.title().replace("_", ""))
     return (
         path.stem == name

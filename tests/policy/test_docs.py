@@ -1,4 +1,6 @@
-"""Links between pages must work, docs/index.md must link all pages, and sources must only name existing pages."""
+"""Links between pages must work, docs/index.md must link all pages, sources must only name existing
+pages, and lines must be short.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ SKIPPED = {"target", "runs", "dist", "node_modules"}
 
 
 def is_ours(path: Path) -> bool:
-    """Tell whether a file belongs to the project; hidden folders hold installed packages and the caches of tools."""
+    """Tell whether a file belongs to the project; hidden folders hold installed packages and the
+    caches of tools.
+    """
     parts = path.relative_to(ROOT).parts
     built = parts[0] == "site"  # `make docs` writes this folder
     return (
@@ -31,6 +35,8 @@ SOURCES = [
 ]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 EXTERNAL = re.compile(r"[a-z]+:")
+MAX_WIDTH = 100  # as `line-length` in pyproject.toml, and `max_width` of rustfmt
+RECORDS = ROOT / "benchmarks" / "results"
 
 
 def anchors(page: Path) -> set[str]:
@@ -70,3 +76,29 @@ def test_pages_named_in_sources_exist():
         if not (ROOT / name).is_file()
     }
     assert not missing
+
+
+def long_lines(path: Path) -> list[str]:
+    """Return the lines that are too long, except code blocks, tables, HTML, and single links."""
+    lines = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        lines = re.sub(r"^( *)(```+).*?^ *\2 *$", "", lines, flags=re.MULTILINE | re.DOTALL)
+    return [
+        line
+        for line in lines.splitlines()
+        if len(line) > MAX_WIDTH
+        and not line.lstrip(" /!").startswith(("|", "<"))
+        and len(line.lstrip(" /!-#").split()) > 1
+    ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(p for p in PAGES if p.name != "CHANGELOG.md" and not p.is_relative_to(RECORDS)),
+        *(source for source in SOURCES if source.suffix == ".rs"),
+    ],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_lines_are_short(path):
+    assert not long_lines(path)

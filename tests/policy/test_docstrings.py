@@ -1,4 +1,6 @@
-"""Examples in the docstrings of public names run, and must be given for the most used functions and classes."""
+"""Examples in the docstrings of public names run, and must be given for the most used functions and
+classes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import pytest
 WITH_EXAMPLE = {
     "dml_core": ("ClassBalancedSampler",),
     "dml_eval_rs": (
-        "evaluate", "evaluate_ties", "compare", "binarize", "knn", "range_search", "verify", "index_recall",
+        "evaluate", "evaluate_ties", "compare", "binarize", "knn", "range_search", "verify",
+        "index_recall",
         "kmeans", "nmi", "ami", "ari", "hard_negatives", "rerank", "expand_queries",
     ),
     "dml_losses": ("NormSoftmax", "InstanceCrossEntropy", "ProxyAnchor"),

@@ -1,4 +1,6 @@
-"""All examples must run: Python blocks of the pages, and the programs in examples/. `make docs` runs the tutorials."""
+"""All examples must run: Python blocks of the pages, and the programs in examples/. `make docs`
+runs the tutorials.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = [page for page in sorted(ROOT.glob("docs/**/*.md")) if page.parent.name != "tutorials"]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("packages/*/README.md")), *DOCS]
-# Peers that are too large for the development environment. Pages that use a peer only run if it is installed.
+# Peers that are too large for the development environment. Pages that use a peer only run if it is
+# installed.
 LARGE = ("oml", "sentence_transformers")
 PROGRAMS = sorted(ROOT.glob("examples/*.py"))
 FOLDERS = sorted(path.parent for path in ROOT.glob("examples/*/README.md"))

@@ -1,4 +1,6 @@
-"""Hooks must have a heading in the plugin guide, a docstring and a test; guide and docstring state the context."""
+"""Hooks must have a heading in the plugin guide, a docstring and a test; guide and docstring state
+the context.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Packages can be released separately: each has all files, and requires compatible versions of the other packages."""
+"""Packages can be released separately: each has all files, and requires compatible versions of the
+other packages.
+"""
 
 from __future__ import annotations
 

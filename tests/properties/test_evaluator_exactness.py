@@ -35,7 +35,8 @@ def test_near_ties_are_ranked_correctly_where_float32_fails(
     wrong = 0
     for seed in range(5):
         query, gallery = near_ties(300, 40, seed)
-        # Exact rational arithmetic is the oracle: float32 numbers are fractions with small denominators.
+        # Exact rational arithmetic is the oracle: float32 numbers are fractions with small
+        # denominators.
         q, g = (x.astype(object) for x in (query[0].astype(np.float64), gallery.astype(np.float64)))
         scale = 2**60
         q, g = (
@@ -56,7 +57,8 @@ def test_near_ties_are_ranked_correctly_where_float32_fails(
         size = max(abs(float(k)) for k in keys)
         found = knn(query, gallery, 40, similarity=similarity)[1][0].tolist()
         for place, (a, b) in enumerate(itertools.pairwise(order)):
-            # Float64 rounds, too, so only keys that differ by more than the rounding error must be in order.
+            # Float64 rounds, too, so only keys that differ by more than the rounding error must be
+            # in order.
             if gaps[place] > 1e-12 * size:
                 assert found.index(a) < found.index(b)
         fast = {

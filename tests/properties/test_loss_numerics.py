@@ -1,4 +1,6 @@
-"""Properties of all registered losses, for batches of any shape, dtype, label pattern and magnitude."""
+"""Properties of all registered losses, for batches of any shape, dtype, label pattern and
+magnitude.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from losses_support.registered import PAIR_LOSSES, REGISTERED, build
 
 import dml_losses
 
-# A large number of losses is tested, so use a fifth of the profile's examples (see the root conftest.py).
+# A large number of losses is tested, so use a fifth of the profile's examples (see the root
+# conftest.py).
 few = settings(max_examples=settings.default.max_examples // 5)
 
 CLASSES, DIM = 5, 6
@@ -45,7 +48,9 @@ def make(name: str, device: str = "cpu", **options: float) -> torch.nn.Module:
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw rows of very different norms, some zero, some repeated, and labels of any pattern, such as all equal."""
+    """Draw rows of very different norms, some zero, some repeated, and labels of any pattern, such
+    as all equal.
+    """
     size = draw(st.integers(1, 12))
     seed = draw(st.integers(0, 2**31))
     x = torch.randn(size, DIM, generator=torch.Generator().manual_seed(seed))
@@ -64,7 +69,9 @@ def batches(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
 def assert_finite(
     loss: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype
 ) -> None:
-    """Check the value, and the gradients of embeddings and parameters, for rows clamped to the dtype's range."""
+    """Check the value, and the gradients of embeddings and parameters, for rows clamped to the
+    dtype's range.
+    """
     largest = torch.finfo(dtype).max
     leaf = x.double().clamp(-largest, largest).to(dtype).requires_grad_()
     value = loss(leaf, y)
@@ -141,7 +148,9 @@ def test_autocast_changes_nothing(
 @few
 @given(seed=st.integers(0, 2**31), size=st.integers(2, 40))
 def test_float32_is_near_float64(name: str, device: str, seed: int, size: int) -> None:
-    """The tolerance of 1e-5 is the rounding error of cosines, 1e-7, times the losses' scales, for losses near 1."""
+    """The tolerance of 1e-5 is the rounding error of cosines, 1e-7, times the losses' scales, for
+    losses near 1.
+    """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(size, DIM, generator=generator).to(device)
     y = torch.randint(0, CLASSES, (size,), generator=generator).to(device)
@@ -158,7 +167,9 @@ def test_float32_is_near_float64(name: str, device: str, seed: int, size: int) -
 def test_a_pair_loss_only_compares_labels_for_equality(
     name: str, batch: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
-    """If labels are above 2⁵³, negative or reordered, the loss should only be summed in a different order."""
+    """If labels are above 2⁵³, negative or reordered, the loss should only be summed in a different
+    order.
+    """
     # In float32, the error of the distance of equal rows, √(2 - 2 · cosine), can be 3e-4.
     x, y = batch[0].double(), batch[1]
     renamed = torch.tensor([2**60 + 1, -7, 2**60, 0, 3])[y]

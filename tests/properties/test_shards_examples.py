@@ -1,4 +1,6 @@
-"""The examples that measure shards on processes, ranks and Dask must give the bits of a single call."""
+"""The examples that measure shards on processes, ranks and Dask must give the bits of a single
+call.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +71,12 @@ def test_ranks_give_the_bits_of_one_call(data: tuple[Path, dict[str, Any]]) -> N
 @pytest.fixture
 def dask_address() -> Iterator[str]:
     pytest.importorskip("distributed", reason="Dask isn't installed")
-    command = [sys.executable, "-c", "from dask.distributed import LocalCluster as C; import sys; "
-               "c = C(n_workers=2, threads_per_worker=1, host='127.0.0.1', dashboard_address=None); "
-               "print(c.scheduler_address, flush=True); sys.stdin.read()"]  # fmt: skip
+    program = (
+        "from dask.distributed import LocalCluster as C; import sys; c = C(n_workers=2, "
+        "threads_per_worker=1, host='127.0.0.1', dashboard_address=None); "
+        "print(c.scheduler_address, flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None

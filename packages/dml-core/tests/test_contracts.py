@@ -1,4 +1,6 @@
-"""The contract suites must pass correct components; the tests in a suite must catch the tested faults."""
+"""The contract suites must pass correct components; the tests in a suite must catch the tested
+faults.
+"""
 
 from __future__ import annotations
 
@@ -400,7 +402,9 @@ BACKBONES = {
 
 
 class Exact(Evaluator):
-    """The evaluator of dml-eval-rs, correct for labels with groups and lists, ranges and mined negatives."""
+    """The evaluator of dml-eval-rs, correct for labels with groups and lists, ranges and mined
+    negatives.
+    """
 
     def __init__(self):
         super().__init__(metrics=["recall@1"], unmatched="zero")

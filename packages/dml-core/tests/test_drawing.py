@@ -1,4 +1,6 @@
-"""When rows of a random matrix are drawn in blocks, rows and generator state should not differ from a full draw."""
+"""When rows of a random matrix are drawn in blocks, rows and generator state should not differ from
+a full draw.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Micro-batches give the gradient of the full batch, for any loss, with dropout, batch norms and mixed precision."""
+"""Micro-batches give the gradient of the full batch, for any loss, with dropout, batch norms and
+mixed precision.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,8 @@ def test_under_autocast_both_passes_have_its_precision(scaled: bool) -> None:
         assert set(seen) == {torch.bfloat16}
         found.append([value.detach(), *gradients(network, loss)])
     assert all(gradient.abs().sum() > 0 for gradient in found[1])
-    # bfloat16 rounds each micro-batch's gradient to three digits, and then rounds the sum of these gradients.
+    # bfloat16 rounds each micro-batch's gradient to three digits, and then rounds the sum of these
+    # gradients.
     torch.testing.assert_close(found[1], found[0], rtol=0.05, atol=0.02 * (4 if scaled else 1))
     scale = 4.0 if scaled else 1.0
     unscaled = [gradient / scale for gradient in found[1][1:]]

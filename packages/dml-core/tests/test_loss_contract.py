@@ -1,4 +1,6 @@
-"""The contract suite must pass correct losses; the tests in the suite must catch the tested faults."""
+"""The contract suite must pass correct losses; the tests in the suite must catch the tested
+faults.
+"""
 
 from __future__ import annotations
 
@@ -118,8 +120,12 @@ class SoftCentres(Centres):
         return nn.functional.softplus(gap).mean()
 
     def _logits(self, embeddings: Tensor, weights: Tensor) -> Tensor:
-        x, w = (nn.functional.normalize(rows.to(torch.promote_types(rows.dtype, torch.float32)), eps=1e-6)
-                for rows in (embeddings, weights))  # fmt: skip
+        x, w = (
+            nn.functional.normalize(
+                rows.to(torch.promote_types(rows.dtype, torch.float32)), eps=1e-6
+            )
+            for rows in (embeddings, weights)
+        )
         with torch.autocast("cpu", enabled=False):
             return 8 * x @ w.T
 

@@ -82,7 +82,8 @@ def test_rows_are_stored_in_the_queues_dtype_and_extras_in_that_of_their_example
         ((2, 4), (2,), {}, r"embeddings has shape \(2, 4\); expected \(2, 3\)"),
         ((2, 3), (3,), {}, r"labels has shape \(3,\); expected \(2,\)"),
         ((), (), {}, r"embeddings has shape \(\); expected \(0, 3\)"),
-        ((2, 3), (2,), {"step": torch.zeros(2)}, "got rows for embeddings, labels, step; expected embeddings, labels"),
+        ((2, 3), (2,), {"step": torch.zeros(2)},
+         "got rows for embeddings, labels, step; expected embeddings, labels"),
     ],
 )  # fmt: skip
 def test_misfits_are_refused_and_the_queue_is_unchanged(embeddings, labels, extras, message):

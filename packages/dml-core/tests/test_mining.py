@@ -46,7 +46,8 @@ def test_anchors_bring_their_negatives_and_every_class_comes_once(data):
         for item, times in drawn.items():
             size = int((labels == labels[item]).sum())
             assert images // size <= times <= -(-images // size)
-        # Per anchor, add up to M of the listed negatives in order, unless their class is already in the batch.
+        # Per anchor, add up to M of the listed negatives in order, unless their class is already in
+        # the batch.
         there, firsts = (
             {*labels[plain[: anchors * images]].tolist()},
             batch[::images][anchors:].tolist(),
@@ -104,10 +105,13 @@ def test_a_saved_state_holds_the_negatives():
     ("options", "message"),
     [
         ({"classes_per_batch": 9}, "classes_per_batch is 9; expected at most 8"),
-        ({"classes_per_batch": 1}, "classes_per_batch is 1; expected at least 2, for an anchor and a negative"),
+        ({"classes_per_batch": 1},
+         "classes_per_batch is 1; expected at least 2, for an anchor and a negative"),
         ({"candidates": 48}, "candidates is 48; expected at most 47, the number of other items"),
-        ({"negatives_per_anchor": 0}, "negatives_per_anchor is 0; expected an integer of at least 1"),
-        ({"candidates": 2, "negatives_per_anchor": 3}, "negatives_per_anchor is 3; expected at most candidates, 2"),
+        ({"negatives_per_anchor": 0},
+         "negatives_per_anchor is 0; expected an integer of at least 1"),
+        ({"candidates": 2, "negatives_per_anchor": 3},
+         "negatives_per_anchor is 3; expected at most candidates, 2"),
         ({"below": "semi"}, "below is 'semi'; expected 'hardest', 'easiest', or None"),
         ({"below": "hardest", "margin": -0.5}, "margin is -0.5; expected a finite number"),
         ({"margin": 0.5}, "margin is 0.5 and below is None"),
@@ -124,7 +128,8 @@ def test_wrong_options_are_refused(options, message):
 @pytest.mark.parametrize(
     ("negatives", "message"),
     [
-        (np.zeros((47, 2), int), r"negatives has shape \(47, 2\) and dtype int64; expected \(48, k\) integers"),
+        (np.zeros((47, 2), int),
+         r"negatives has shape \(47, 2\) and dtype int64; expected \(48, k\) integers"),
         (np.full((48, 2), 0.5), "dtype float64; expected"),
         (np.full((48, 2), 48), "indices from 48 to 48; expected -1 to 47"),
         (np.full((48, 2), 47), "negatives of item 42 include an item of the same class"),

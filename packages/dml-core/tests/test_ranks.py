@@ -1,4 +1,6 @@
-"""Gather rows over two ranks: ranks receive all rows and, in the backward pass, the gradients for local rows."""
+"""Gather rows over two ranks: ranks receive all rows and, in the backward pass, the gradients for
+local rows.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ def test_every_rank_has_all_rows_and_the_gradient_of_its_own(
 
 def test_counts_that_do_not_match_the_rows_raise(ranks: list[dict[str, Any]]) -> None:
     for rank, saved in enumerate(ranks):
-        expected = f"expected a number for each of 2 ranks, and 2 for rank {rank}, whose rows have shape (2, 3)"
+        expected = (
+            f"expected a number for each of 2 ranks, and 2 for rank {rank}, whose rows have shape "
+            "(2, 3)"
+        )
         assert saved["error"] == f"counts is [3, 3]; {expected}"
 
 

@@ -1,4 +1,6 @@
-"""The contract of losses over ranks accepts a correct loss, and each test finds the fault that it should find."""
+"""The contract of losses over ranks accepts a correct loss, and each test finds the fault that it
+should find.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from dml_core.testing import RanksContract
 
 
 class Similarities(nn.Module):
-    """A loss of all pairs of rows, with a parameter, a parameter divided over ranks, and a buffer."""
+    """A loss of all pairs of rows, with a parameter, a parameter divided over ranks, and a
+    buffer.
+    """
 
     average: Tensor
 

@@ -136,7 +136,8 @@ def test_a_factory_makes_the_component_of_a_deferred_table_itself():
 @pytest.mark.parametrize(
     ("table", "error", "message"),
     [
-        ({"name": "wrapper", "num_steps": 5, "loss": {"name": "classes", "temprature": 0.1}}, InvalidOption,
+        ({"name": "wrapper", "num_steps": 5, "loss": {"name": "classes", "temprature": 0.1}},
+         InvalidOption,
          "no option 'temprature'; did you mean 'temperature'"),
         ({"name": "ranked", "margn": 1.0}, InvalidOption,
          r"\(Ranked of test-losses 1\.2\) has no option 'margn'; did you mean 'margin'\?"),
@@ -367,7 +368,8 @@ def test_the_registry_of_this_process_has_the_samplers_of_dml_core():
     ],
 )
 def test_another_librarys_class_is_suggested_by_a_word_of_its_name(wrong, suggested):
-    names = ("arc-face", "soft-triple", "pml/ArcFaceLoss", "pml/ContrastiveLoss", "pml/SNRContrastiveLoss",
+    names = ("arc-face", "soft-triple", "pml/ArcFaceLoss", "pml/ContrastiveLoss",
+        "pml/SNRContrastiveLoss",
              "pml/SupConLoss", "pml/TripletMarginLoss")  # fmt: skip
     with pytest.raises(UnknownName, match=re.escape(suggested)):
         registry_of(*(Component(name, Ranked, "a loss") for name in names)).entry("losses", wrong)

@@ -49,7 +49,9 @@ def test_a_batch_has_c_classes_with_k_images_each_and_uses_all_of_a_small_class_
 
 
 def test_a_class_of_k_images_or_more_is_drawn_once_without_replacement():
-    """These bits must not change, even if classes with fewer than K images are drawn in a new way."""
+    """These bits must not change, even if classes with fewer than K images are drawn in a new
+    way.
+    """
     sampler = ClassBalancedSampler(np.arange(24) // 4, 3, 4, seed=5)
     assert sampler.batch_at(1, 0).tolist() == [10, 11, 9, 8, 1, 2, 0, 3, 7, 5, 6, 4]
     sampler = ClassBalancedSampler(np.arange(24) // 8, 2, 3, seed=5)
@@ -107,7 +109,9 @@ def test_batches_differ_between_epochs_and_seeds_and_are_otherwise_equal():
 
 
 def test_each_deck_is_shuffled_anew_and_so_are_the_images_of_a_class():
-    """Draw 2 epochs of ten decks, given twenty classes with ten images; a batch uses 2 images per class."""
+    """Draw 2 epochs of ten decks, given twenty classes with ten images; a batch uses 2 images per
+    class.
+    """
     sampler = ClassBalancedSampler(np.arange(200) // 10, 5, 2, batches_per_epoch=40)
     epochs = np.stack(
         [[sampler.batch_at(epoch, position) for position in range(40)] for epoch in range(2)]
@@ -116,7 +120,8 @@ def test_each_deck_is_shuffled_anew_and_so_are_the_images_of_a_class():
     assert len({tuple(deck) for deck in decks}) == 20
     assert (epochs[0] % 10 != epochs[1] % 10).any()
     batches = epochs[0]
-    # The probability that an image is never drawn is 0.8¹⁰ = 0.11, so 179 ± 4 of the 200 images are drawn.
+    # The probability that an image is never drawn is 0.8¹⁰ = 0.11, so 179 ± 4 of the 200 images are
+    # drawn.
     assert len(np.unique(batches)) > 150
     pairs = [tuple(sorted(pair % 10)) for pair in batches.reshape(-1, 2)]
     assert len(set(pairs)) > 40  # there are 45 possible pairs
@@ -136,13 +141,16 @@ def test_setting_the_epoch_moves_to_its_start():
 @pytest.mark.parametrize(
     ("sampler", "other", "message"),
     [
-        (ClassBalancedSampler([0, 0, 1, 1], 1, 2), ClassBalancedSampler([0, 0, 1, 1], 2, 1), "classes_per_batch is 2"),
-        (ClassBalancedSampler([0, 0, 1, 1], 1, 2, 0, 2), ClassBalancedSampler([0, 0, 1, 1], 1, 1, 0, 2),
+        (ClassBalancedSampler([0, 0, 1, 1], 1, 2), ClassBalancedSampler([0, 0, 1, 1], 2, 1),
+         "classes_per_batch is 2"),
+        (ClassBalancedSampler([0, 0, 1, 1], 1, 2, 0, 2),
+         ClassBalancedSampler([0, 0, 1, 1], 1, 1, 0, 2),
          "images_per_class is 1"),
         (ClassBalancedSampler([0, 0, 1, 1], 1, 2), ClassBalancedSampler([0, 0, 1, 1], 1, 2, 0, 5),
          "batches_per_epoch is 5"),
         (ShuffledSampler([0, 0, 1, 1], 2), ShuffledSampler([0, 0, 1, 1, 1], 2), "num_items is 5"),
-        (ShuffledSampler([0, 0, 1, 1, 1], 4), ShuffledSampler([0, 0, 1, 1, 1], 3), "batch_size is 3"),
+        (ShuffledSampler([0, 0, 1, 1, 1], 4), ShuffledSampler([0, 0, 1, 1, 1], 3),
+         "batch_size is 3"),
     ],
 )  # fmt: skip
 def test_a_state_of_other_data_or_settings_raises_with_the_differences(sampler, other, message):

@@ -1,7 +1,9 @@
-"""Kill every mutant: each fault of mutants.toml is built into the evaluator, and the tests must fail.
+"""Kill every mutant: each fault of mutants.toml is built into the evaluator, and the tests must
+fail.
 
 Usage: python packages/dml-eval-rs/mutants/run.py [GROUP/NAME ...]
-It works in a copy of the repository, keeps the build in target/mutants, and exits with 1 if a mutant survives.
+It works in a copy of the repository, keeps the build in target/mutants, and exits with 1 if a
+mutant survives.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[2]
 TARGET = REPOSITORY / "target" / "mutants"
+# A mutant is killed if the tests of paths, including a build, take this many times as long as without it.
+PATIENCE = 10
 
 
 def mutants() -> dict[str, dict[str, str]]:
@@ -43,8 +47,8 @@ def cargo(verb: str, package: str) -> list[str]:
     return ["cargo", verb, "--quiet", "--package", package, *profile]
 
 
-def suites(copy: Path) -> dict[str, Callable[[], bool]]:
-    """Return the tests, the fastest first: each tells whether it passes."""
+def suites(copy: Path) -> dict[str, Callable[[float | None], bool]]:
+    """Return the tests, the fastest first: each tells whether it passes within some seconds."""
     environment = {
         **os.environ,
         "CARGO_TARGET_DIR": str(TARGET),
@@ -54,12 +58,16 @@ def suites(copy: Path) -> dict[str, Callable[[], bool]]:
         "RUST_BACKTRACE": "0",
     }
 
-    def passes(*command: str | Path) -> bool:
-        return not subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True
-        ).returncode
+    def passes(*command: str | Path, within: float | None) -> bool:
+        try:
+            run = subprocess.run(
+                command, cwd=copy, env=environment, capture_output=True, timeout=within
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        return not run.returncode
 
-    def built_and_tested(*arguments: str) -> bool:
+    def built_and_tested(*arguments: str, within: float | None) -> bool:
         subprocess.run(cargo("build", "dml-eval-rs"), cwd=copy, env=environment, check=True)
         shutil.copy(
             TARGET / "tests" / "lib_native.so",
@@ -72,15 +80,19 @@ def suites(copy: Path) -> dict[str, Callable[[], bool]]:
             "no:cacheprovider",
             "--hypothesis-profile=ci",
         ]  # before another profile
-        return passes(sys.executable, "-m", "pytest", *options, *arguments)
+        return passes(sys.executable, "-m", "pytest", *options, *arguments, within=within)
 
     tests = "packages/dml-eval-rs/tests"
     return {
-        "paths": lambda: built_and_tested(f"{tests}/test_paths.py"),
-        "core": lambda: passes(*cargo("test", "dml-eval")),
-        "evaluator": lambda: built_and_tested(tests, "--deselect", f"{tests}/test_paths.py"),
-        "relations": lambda: built_and_tested(
-            f"{tests}/test_relations_between_calls.py", "--hypothesis-profile=search"
+        "paths": lambda within: built_and_tested(f"{tests}/test_paths.py", within=within),
+        "core": lambda within: passes(*cargo("test", "dml-eval"), within=within),
+        "evaluator": lambda within: built_and_tested(
+            tests, "--deselect", f"{tests}/test_paths.py", within=within
+        ),
+        "relations": lambda within: built_and_tested(
+            f"{tests}/test_relations_between_calls.py",
+            "--hypothesis-profile=search",
+            within=within,
         ),
     }
 
@@ -98,19 +110,26 @@ def main(names: list[str]) -> int:
         )
         for name in files.stdout.decode().split("\0")[:-1]:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            # A copy has a new time, so cargo also rebuilds the file that the last run's mutant changed.
+            # A copy has a new time, so cargo also rebuilds the file that the last run's mutant
+            # changed.
             shutil.copy(REPOSITORY / name, copy / name)
         tests = suites(copy)
-        if not tests["paths"]():
+        start = time.perf_counter()
+        if not tests["paths"](None):
             sys.exit("the tests fail without a mutant; expected them to pass")
+        # Some faults make a search endless. Tests that take this long have found the fault.
+        longest = {"paths": PATIENCE * (time.perf_counter() - start)}
         for name, mutant in chosen.items():
             source, start = source_of(mutant, copy), time.perf_counter()
             original = source.read_text()
             source.write_text(original.replace(mutant["from"], mutant["to"]))
-            killer = next((suite for suite, passes in tests.items() if not passes()), None)
+            killer = next(
+                (suite for suite, passes in tests.items() if not passes(longest.get(suite))), None
+            )
             source.write_text(original)
             print(
-                f"{name}: {f'killed by {killer}' if killer else 'SURVIVED'}, {time.perf_counter() - start:.0f} s"
+                f"{name}: {f'killed by {killer}' if killer else 'SURVIVED'}, "
+                f"{time.perf_counter() - start:.0f} s"
             )
             sys.stdout.flush()
             if killer is None:

@@ -44,7 +44,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Rows<'py> {
         let array = object.cast::<PyUntypedArray>()?;
         if !array.getattr("flags")?.getattr("aligned")?.extract::<bool>()? {
             return Err(PyValueError::new_err(
-                "the array is not aligned; expected an aligned one: use numpy.require(x, requirements='A')",
+                "the array is not aligned; expected an aligned one: use numpy.require(x, \
+                 requirements='A')",
             ));
         }
         if let Ok(x) = object.extract() {
@@ -55,7 +56,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Rows<'py> {
             Ok(Rows::F16(x))
         } else {
             Err(PyTypeError::new_err(format!(
-                "got an array of {} dimensions and dtype {}; expected two dimensions, and float16, float32 or float64",
+                "got an array of {} dimensions and dtype {}; expected two dimensions, and float16, \
+                 float32 or float64",
                 array.ndim(),
                 array.dtype()
             )))
@@ -172,7 +174,8 @@ pub fn optional_slice<'a, T: Element>(
     Ok(array.as_ref().map(|a| a.as_slice()).transpose()?)
 }
 
-/// Creates an array of zeros. Uses numpy's function, to raise a MemoryError if the allocation fails.
+/// Creates an array of zeros. Uses numpy's function, to raise a MemoryError if the allocation
+/// fails.
 pub fn zeros<'py, T: Element, const N: usize>(
     py: Python<'py>,
     shape: [usize; N],

@@ -24,8 +24,8 @@ type Column<Values> = (String, Values, f64);
 pub type Columns = (Vec<Column<Vec<f64>>>, usize);
 pub type NumpyColumns<'py> = (Vec<Column<Bound<'py, PyArray1<f64>>>>, usize);
 
-/// Names the metrics, computes the means, and counts the queries without a match. If `zero`, the values of these queries
-/// become 0. Must be called in `run`, because it uses the thread pool.
+/// Names the metrics, computes the means, and counts the queries without a match. If `zero`, the
+/// values of these queries become 0. Must be called in `run`, because it uses the thread pool.
 #[expect(clippy::disallowed_methods, reason = "metrics are few")]
 pub fn columns(results: PerQuery, zero: bool) -> Columns {
     let unmatched =
@@ -85,7 +85,8 @@ impl Task<'_> {
         Ok(trial::screen_or(if is_narrow { Precision::SixteenBit } else { Precision::Float32 }))
     }
 
-    /// Measures embeddings or codes. Only the kept rows of the gallery (or of the queries, if a gallery is not given) are used.
+    /// Measures embeddings or codes. Only the kept rows of the gallery (or of the queries, if a
+    /// gallery is not given) are used.
     fn measure<'a>(
         &self,
         (queries, gallery): (Sides<'a>, Option<Sides<'a>>),
@@ -142,7 +143,8 @@ impl Task<'_> {
     }
 }
 
-/// If `part` is given, replaces the side that is searched (the gallery, or else the queries) by `part`.
+/// If `part` is given, replaces the side that is searched (the gallery, or else the queries) by
+/// `part`.
 fn replace_searched<T>(queries: T, gallery: Option<T>, part: Option<T>) -> (T, Option<T>) {
     match (gallery, part) {
         (gallery, None) => (queries, gallery),
@@ -174,7 +176,8 @@ pub fn evaluate<'py>(
     let rules = ties.iter().map(|name| name.parse()).collect::<Result<Vec<Ties>>>();
     let options = EvaluateOptions {
         metrics: NAMES.check(self::metrics(&metrics))?,
-        // When levels are given, the Python code raises the error, because the core can't name the level.
+        // When levels are given, the Python code raises the error, because the core can't name the
+        // level.
         may_lack_matches: zero_unmatched || views.len() > 1,
     };
     let task = Task { views: &views, rules: NAMES.check(rules)?, options };

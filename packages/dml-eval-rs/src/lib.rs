@@ -1,6 +1,8 @@
-//! Python bindings for `dml-eval`, which convert arguments, release the GIL and map errors. `python/dml_eval_rs` is the facade.
+//! Python bindings for `dml-eval`, which convert arguments, release the GIL and map errors.
+//! `python/dml_eval_rs` is the facade.
 //!
-//! Options are passed as keywords and extracted into a struct; `evaluate` reads the options from an object's attributes.
+//! Options are passed as keywords and extracted into a struct; `evaluate` reads the options from an
+//! object's attributes.
 
 #![deny(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -46,13 +48,14 @@ mod _native {
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-    /// Warns if this build is not optimised, because such a build is about fifty times slower than an optimised build.
+    /// Warns if this build is not optimised, because such a build is about fifty times slower than
+    /// an optimised build.
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         if cfg!(debug_assertions) {
             let message =
-                c"dml_eval_rs was built without optimisation and is tens of times slower than an optimised build: \
-                            build it with 'maturin develop --release'";
+                c"dml_eval_rs was built without optimisation and is tens of times slower \
+                            than an optimised build: build it with 'maturin develop --release'";
             let category = module.py().get_type::<PyRuntimeWarning>();
             PyErr::warn(module.py(), &category, message, 2)?;
         }

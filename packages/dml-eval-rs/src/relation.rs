@@ -33,7 +33,8 @@ pub struct RelationView<'a> {
     relevant: Option<Lists<'a>>,
     grades: Option<&'a [f64]>,
     ignored: Option<Lists<'a>>,
-    /// The rows of the gallery (or of the queries, if a gallery is not given) to use; `None` to use all.
+    /// The rows of the gallery (or of the queries, if a gallery is not given) to use; `None` to use
+    /// all.
     pub kept: Option<&'a [usize]>,
 }
 
@@ -60,7 +61,8 @@ impl RelationArrays<'_> {
 }
 
 impl<'a> RelationView<'a> {
-    /// Builds the relation to a gallery of `gallery` items, or if `None`, to the queries themselves.
+    /// Builds the relation to a gallery of `gallery` items, or if `None`, to the queries
+    /// themselves.
     pub fn build(&self, gallery: Option<usize>) -> Result<Relation<'a>> {
         let mut relation = match self.relevant {
             Some(lists) => Relation::of_lists(lists, gallery)?,

@@ -1,9 +1,11 @@
-//! Long computations outside the interpreter: threads, Ctrl-C, progress, and how the core's errors are raised in Python.
+//! Long computations outside the interpreter: threads, Ctrl-C, progress, and how the core's errors
+//! are raised in Python.
 //!
-//! All work of a call must run in [`run`], which starts a thread pool and joins the threads before the call returns. rayon's
-//! global pool would be started by work outside a pool, but must not be used: its threads never end, so after a fork the child
-//! would wait for threads that do not exist. The pool's threads set the floating-point environment. The calling thread's
-//! environment must not be changed, so this thread must not do arithmetic.
+//! All work of a call must run in [`run`], which starts a thread pool and joins the threads before
+//! the call returns. rayon's global pool would be started by work outside a pool, but must not be
+//! used: its threads never end, so after a fork the child would wait for threads that do not exist.
+//! The pool's threads set the floating-point environment. The calling thread's environment must not
+//! be changed, so this thread must not do arithmetic.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -21,7 +23,8 @@ use crate::trial;
 /// How often signals are checked and progress is reported.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// The bytes to allocate to test if a thread's stack fits: the maximum size of a stack, and too large to reuse freed memory.
+/// The bytes to allocate to test if a thread's stack fits: the maximum size of a stack, and too
+/// large to reuse freed memory.
 const THREAD_BYTES: usize = 64 << 20;
 
 /// The names that a Python function uses for the queries and for the gallery.
@@ -58,18 +61,19 @@ impl ArgumentNames {
                 format!("{} has shape ({rows}, {columns}); expected {expected}", self.of(side))
             }
             Error::NonFinite { side, row, count } => format!(
-                "{} row {row} holds NaN or infinity (the first of {count} such rows); expected finite numbers: \
-                 drop or repair those rows",
+                "{} row {row} holds NaN or infinity (the first of {count} such rows); expected \
+                 finite numbers: drop or repair those rows",
                 self.of(side)
             ),
             Error::ZeroNorm { side, row, count } => format!(
-                "{} row {row} is all zeros (the first of {count} such rows), and the cosine with it is undefined; \
-                 drop those rows, or use similarity='dot' or 'euclidean'",
+                "{} row {row} is all zeros (the first of {count} such rows), and the cosine with \
+                 it is undefined; drop those rows, or use similarity='dot' or 'euclidean'",
                 self.of(side)
             ),
             Error::TooLarge { side, row, magnitude } => format!(
-                "{} row {row} has an element of magnitude {magnitude:e}; expected at most 2**500, so that sums of \
-                 products stay within float64: scale the rows down, or use similarity='cosine'",
+                "{} row {row} has an element of magnitude {magnitude:e}; expected at most 2**500, \
+                 so that sums of products stay within float64: scale the rows down, or use \
+                 similarity='cosine'",
                 self.of(side)
             ),
             other => other.to_string(),
@@ -78,7 +82,8 @@ impl ArgumentNames {
     }
 }
 
-/// Converts the error if a thread can't be started: tries to allocate a stack, to see if memory or the number of threads is short.
+/// Converts the error if a thread can't be started: tries to allocate a stack, to see if memory or
+/// the number of threads is short.
 fn no_thread(reason: io::Error) -> PyErr {
     let mut room = Vec::<u8>::new();
     let fits = room.try_reserve_exact(THREAD_BYTES).is_ok();
@@ -97,17 +102,19 @@ struct Threads(Vec<JoinHandle<()>>);
 impl Drop for Threads {
     fn drop(&mut self) {
         for thread in self.0.drain(..) {
-            // When the work panics, rayon passes the panic to `install`; for other panics it aborts the process.
+            // When the work panics, rayon passes the panic to `install`; for other panics it aborts
+            // the process.
             let _ = thread.join();
         }
     }
 }
 
-/// Runs `work` in a pool of `threads` threads (0 for rayon's default), and joins the threads before this returns or panics. If a
-/// thread can't be started, `work` does not run.
+/// Runs `work` in a pool of `threads` threads (0 for rayon's default), and joins the threads before
+/// this returns or panics. If a thread can't be started, `work` does not run.
 #[expect(clippy::disallowed_methods, reason = "threads are few")]
 fn run_in_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> io::Result<T> {
-    // Declared first, to be dropped after the pool: the pool asks its threads to end, but does not wait.
+    // Declared first, to be dropped after the pool: the pool asks its threads to end, but does not
+    // wait.
     let mut started = Threads::default();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).spawn_handler(|thread| {
         started.0.push(std::thread::Builder::new().spawn(|| {
@@ -120,7 +127,8 @@ fn run_in_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> io::
     Ok(pool.install(work))
 }
 
-/// Releases the GIL, and runs `work` on `threads` threads (default: `RAYON_NUM_THREADS`, or one per available core).
+/// Releases the GIL, and runs `work` on `threads` threads (default: `RAYON_NUM_THREADS`, or one per
+/// available core).
 pub fn run<T: Send>(
     py: Python<'_>,
     names: ArgumentNames,
@@ -145,7 +153,8 @@ pub fn run<T: Send>(
         std::thread::scope(|scope| {
             let (control, (finished, waiting)) = (&control, channel::<()>());
             let worker = std::thread::Builder::new().spawn_scoped(scope, move || {
-                // This is dropped when the thread ends, even by a panic, to wake the waiting thread.
+                // This is dropped when the thread ends, even by a panic, to wake the waiting
+                // thread.
                 let _finished = finished;
                 run_in_pool(threads.unwrap_or(0), || work(control))
             });

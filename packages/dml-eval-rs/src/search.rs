@@ -125,7 +125,8 @@ pub fn knn<'py>(
 /// Offsets (Q + 1,), gallery indices (M,), and similarities (float32) or distances (int32) (M,).
 type Lists<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyAny>);
 
-/// Finds all gallery items per query with a similarity of at least the threshold, or a distance of at most the threshold.
+/// Finds all gallery items per query with a similarity of at least the threshold, or a distance of
+/// at most the threshold.
 #[pyfunction]
 #[pyo3(signature = (queries, gallery, threshold, *, max_results, **options))]
 pub fn range_search<'py>(

@@ -1,4 +1,5 @@
-//! An evaluation in parts, used by the tasks for shards: positives and negatives for two blocks, and metrics for all blocks.
+//! An evaluation in parts, used by the tasks for shards: positives and negatives for two blocks,
+//! and metrics for all blocks.
 
 use dml_eval::{
     Codes, Control, Dense, Metric, PartialCounts, PerQuery, Positive, Result, Similarity, Ties,
@@ -32,7 +33,8 @@ pub struct Options<'py> {
     /// The first item's index in the full gallery.
     #[pyo3(default)]
     first_item: u64,
-    /// If two blocks are in an array: where the second block begins, and both blocks' first indices in the full gallery.
+    /// If two blocks are in an array: where the second block begins, and both blocks' first indices
+    /// in the full gallery.
     #[pyo3(default)]
     split: Option<usize>,
     #[pyo3(default)]
@@ -74,7 +76,8 @@ impl<'a> Counted<'a> {
 
 /// Runs work on a space of embeddings or codes. By default, the queries are used as the gallery.
 macro_rules! with_space {
-    ($queries:expr, $gallery:expr, $similarity:expr, $screen:expr, $control:expr, |$space:ident| $work:expr) => {{
+    ($queries:expr, $gallery:expr, $similarity:expr, $screen:expr, $control:expr,
+     |$space:ident| $work:expr) => {{
         let (kernel, gallery) = (trial::kernel()?, $gallery as Option<Sides<'_>>);
         match $queries {
             Sides::Rows(queries) => {

@@ -1,6 +1,8 @@
-//! A trial: settings that a test or a benchmark chooses for this process's calls, and the paths that the calls took.
+//! A trial: settings that a test or a benchmark chooses for this process's calls, and the paths
+//! that the calls took.
 //!
-//! The settings apply to all functions, so that functions do not need parameters that users never set.
+//! The settings apply to all functions, so that functions do not need parameters that users never
+//! set.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -48,8 +50,8 @@ pub fn add_paths(control: &Control) {
     }
 }
 
-/// Starts a trial with a kernel, a screen ("float32" or "16-bit") and sizes by name (see `core/src/sizes.rs`). If a setting is not
-/// given, it is chosen as usual.
+/// Starts a trial with a kernel, a screen ("float32" or "16-bit") and sizes by name (see
+/// `core/src/sizes.rs`). If a setting is not given, it is chosen as usual.
 #[pyfunction]
 #[pyo3(signature = (*, kernel=None, screen=None, **sizes))]
 pub fn begin_trial(

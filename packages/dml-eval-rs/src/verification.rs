@@ -12,11 +12,13 @@ use crate::peers::run_with_peers;
 use crate::running::run;
 use crate::trial;
 
-/// A score, the number of negatives above this score, and with at least this score, and the same two numbers for positives.
+/// A score, the number of negatives above this score, and with at least this score, and the same
+/// two numbers for positives.
 type Point = (f64, u64, u64, u64, u64);
 type Counts<'py> = Bound<'py, PyArray1<u64>>;
 type Scores<'py> = Bound<'py, PyArray1<f64>>;
-/// The points of a curve, and the positives' scores, the positives per score, and the negatives between scores.
+/// The points of a curve, and the positives' scores, the positives per score, and the negatives
+/// between scores.
 type Crossed<'py> = (Vec<Point>, Option<(Scores<'py>, Counts<'py>, Counts<'py>)>);
 
 /// The options of a verification: the groups of both sides, threads, progress and peers.
@@ -117,7 +119,8 @@ pub fn count_distances<'py>(
     Ok((found.positives.into_pyarray(py), found.negatives.into_pyarray(py)))
 }
 
-/// Returns the corners of the ROC curve, and twice the number of pairs with the positive above the negative; ties count half.
+/// Returns the corners of the ROC curve, and twice the number of pairs with the positive above the
+/// negative; ties count half.
 #[pyfunction]
 pub fn roc_curve<'py>(
     py: Python<'py>,

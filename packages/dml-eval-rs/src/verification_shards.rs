@@ -15,7 +15,8 @@ const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block
 
 type Scores<'py> = Bound<'py, PyArray1<f64>>;
 type Hashes<'py> = Bound<'py, PyArray1<u64>>;
-/// How many negatives are above and inside a search's range, the kept scores and hashes, and the minimum number of trailing zeros.
+/// How many negatives are above and inside a search's range, the kept scores and hashes, and the
+/// minimum number of trailing zeros.
 type ObservedArrays<'py> = (u64, u64, Scores<'py>, Hashes<'py>, u32);
 type ObservedSlices<'py> = (u64, u64, PyReadonlyArray1<'py, f64>, PyReadonlyArray1<'py, u64>, u32);
 
@@ -81,7 +82,8 @@ fn to_arrays(py: Python<'_>, kept: HashedScores) -> PyResult<(Scores<'_>, Hashes
     Ok((copy(py, scores)?, copy(py, hashes)?, kept.zeros))
 }
 
-/// Returns the scores of the positives in a pair of blocks, in ascending order, and a sample of negatives: scores, hashes, zeros.
+/// Returns the scores of the positives in a pair of blocks, in ascending order, and a sample of
+/// negatives: scores, hashes, zeros.
 #[pyfunction]
 #[pyo3(signature = (queries, block, relation, **options))]
 pub fn begin_pairs<'py>(
@@ -131,7 +133,8 @@ fn restore(searches: Vec<Search>, ranges: &PyReadonlyArray2<'_, f64>) -> Vec<Sea
         .collect()
 }
 
-/// Begins the searches for ranks of negatives and for equal errors, and returns the ranges to search.
+/// Begins the searches for ranks of negatives and for equal errors, and returns the ranges to
+/// search.
 #[pyfunction]
 #[pyo3(signature = (sample, **levels))]
 pub fn begin_searches<'py>(
@@ -148,7 +151,8 @@ pub fn begin_searches<'py>(
     Ok(ranges_of(&searches).into_pyarray(py))
 }
 
-/// Counts the negatives in a pair of blocks: within the ranges of searches, and between adjacent positives if given.
+/// Counts the negatives in a pair of blocks: within the ranges of searches, and between adjacent
+/// positives if given.
 #[pyfunction]
 #[pyo3(signature = (queries, block, relation, **options))]
 #[expect(clippy::type_complexity, reason = "what each search observed, and an array")]
@@ -195,8 +199,8 @@ pub fn count_pairs<'py>(
     Ok((observed.into_iter().map(arrays).collect::<PyResult<_>>()?, slots))
 }
 
-/// Advances searches by a pass's observations. Returns the ranges, and the crossings found: a score, and the number of negatives
-/// with a higher score and with at least this score.
+/// Advances searches by a pass's observations. Returns the ranges, and the crossings found: a
+/// score, and the number of negatives with a higher score and with at least this score.
 #[pyfunction]
 #[pyo3(signature = (ranges, observed, **levels))]
 #[expect(clippy::type_complexity, reason = "an array, and the fields of Crossing")]

@@ -1,4 +1,6 @@
-"""The adapter returns the values of OML's `EmbeddingMetrics`, also for sequences, categories and shared galleries."""
+"""The adapter returns the values of OML's `EmbeddingMetrics`, also for sequences, categories and
+shared galleries.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The adapter returns the values of pytorch-metric-learning's `AccuracyCalculator`, if data does not contain ties."""
+"""The adapter returns the values of pytorch-metric-learning's `AccuracyCalculator`, if data does
+not contain ties.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ theirs = pytest.importorskip(
 from dml_eval_rs.adapters.pytorch_metric_learning import AccuracyCalculator  # noqa: E402
 
 RETRIEVAL = (
-    "mean_average_precision", "mean_average_precision_at_r", "mean_reciprocal_rank", "precision_at_1", "r_precision",
+    "mean_average_precision", "mean_average_precision_at_r", "mean_reciprocal_rank",
+    "precision_at_1", "r_precision",
 )  # fmt: skip
 RNG = np.random.default_rng(0)
 LABELS = torch.tensor(RNG.integers(0, 9, 150))
@@ -47,7 +50,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "chosen": {"include": ("AMI", "r_precision", "NMI"), "exclude": ["NMI"]},
     "compared": {"label_comparison_fn": lambda a, b: (a - b).abs() <= 1, "include": RETRIEVAL},
     "compared-by-class": {
-        "label_comparison_fn": lambda a, b: (a - b).abs() <= 1, "include": RETRIEVAL, "k": 40, "return_per_class": True
+        "label_comparison_fn": lambda a, b: (a - b).abs() <= 1, "include": RETRIEVAL, "k": 40,
+        "return_per_class": True
     },
 }  # fmt: skip
 
@@ -98,14 +102,19 @@ def test_the_clusters_are_those_of_kmeans() -> None:
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
-    "name": (lambda: AccuracyCalculator(include=("map",)), ValueError, "each of include is 'map'; expected one of"),
-    "string": (lambda: AccuracyCalculator(exclude="NMI"), TypeError, "exclude is a str; expected a tuple or list"),
+    "name": (lambda: AccuracyCalculator(include=("map",)), ValueError,
+        "each of include is 'map'; expected one of"),
+    "string": (lambda: AccuracyCalculator(exclude="NMI"), TypeError,
+        "exclude is a str; expected a tuple or list"),
     "knn": (lambda: AccuracyCalculator(knn_func=cluster), TypeError, 'use similarity="cosine"'),
-    "both": (lambda: AccuracyCalculator(avg_of_avgs=True, return_per_class=True), ValueError, "expected only one"),
+    "both": (lambda: AccuracyCalculator(avg_of_avgs=True, return_per_class=True), ValueError,
+        "expected only one"),
     "k": (lambda: AccuracyCalculator(k=0), ValueError, "k is 0; expected at least 1"),
-    "clusters": (lambda: AccuracyCalculator(label_comparison_fn=torch.eq), ValueError, r"exclude=\('NMI', 'AMI'\)"),
+    "clusters": (lambda: AccuracyCalculator(label_comparison_fn=torch.eq), ValueError,
+        r"exclude=\('NMI', 'AMI'\)"),
     "not-included": (
-        lambda: AccuracyCalculator().get_accuracy(X[:5], LABELS[:5], X[1:], LABELS[1:], True, include=RETRIEVAL),
+        lambda: AccuracyCalculator().get_accuracy(X[:5], LABELS[:5], X[1:], LABELS[1:], True,
+            include=RETRIEVAL),
         ValueError, "reference item 0 of 149 is not query 0; expected the 5 queries to be",
     ),
     "too-few": (
@@ -113,8 +122,10 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError, "reference item 3 of 3 is not query 3",
     ),
     "shape": (
-        lambda: AccuracyCalculator(label_comparison_fn=lambda a, b: a, include=RETRIEVAL).get_accuracy(X, LABELS),
-        ValueError, r"label_comparison_fn returned shape \(1,\), but there are 150 reference labels",
+        lambda: AccuracyCalculator(label_comparison_fn=lambda a, b: a,
+            include=RETRIEVAL).get_accuracy(X, LABELS),
+        ValueError,
+        r"label_comparison_fn returned shape \(1,\), but there are 150 reference labels",
     ),
 }  # fmt: skip
 

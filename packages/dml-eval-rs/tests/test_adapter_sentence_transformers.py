@@ -1,4 +1,6 @@
-"""The evaluators return the values of sentence-transformers' evaluators, using a tiny random model."""
+"""The evaluators return the values of sentence-transformers' evaluators, using a tiny random
+model.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The torchmetrics metric and the Lightning callback return the result of `evaluate` for all items."""
+"""The torchmetrics metric and the Lightning callback return the result of `evaluate` for all
+items.
+"""
 
 from __future__ import annotations
 
@@ -85,12 +87,18 @@ def test_two_ranks_have_the_figures_of_one_process(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "option": (lambda: RetrievalMetric({"similarity": "l2"}), ValueError, "similarity is 'l2'"),
-    "arrays": (lambda: RetrievalMetric({"groups": GROUPS}), TypeError, "unexpected keyword argument 'groups'"),
-    "shape": (lambda: RetrievalMetric().update(X[0], LABELS), ValueError, r"embeddings has shape \(6,\)"),
-    "length": (lambda: RetrievalMetric().update(X, LABELS[1:]), ValueError, r"\(39,\); expected \(40,\)"),
-    "floats": (lambda: RetrievalMetric().update(X, LABELS.float()), TypeError, r"use labels.long\(\)"),
-    "some": (lambda: added().update(X, LABELS, GROUPS), ValueError, "groups is given for some batches only"),
-    "then-none": (lambda: added(GROUPS).update(X, LABELS), ValueError, "groups is given for some batches only"),
+    "arrays": (lambda: RetrievalMetric({"groups": GROUPS}), TypeError,
+        "unexpected keyword argument 'groups'"),
+    "shape": (lambda: RetrievalMetric().update(X[0], LABELS), ValueError,
+        r"embeddings has shape \(6,\)"),
+    "length": (lambda: RetrievalMetric().update(X, LABELS[1:]), ValueError,
+        r"\(39,\); expected \(40,\)"),
+    "floats": (lambda: RetrievalMetric().update(X, LABELS.float()), TypeError,
+        r"use labels.long\(\)"),
+    "some": (lambda: added().update(X, LABELS, GROUPS), ValueError,
+        "groups is given for some batches only"),
+    "then-none": (lambda: added(GROUPS).update(X, LABELS), ValueError,
+        "groups is given for some batches only"),
 }  # fmt: skip
 
 
@@ -138,7 +146,8 @@ def test_the_callback_logs_the_figures_of_the_whole_set(tmp_path: Path) -> None:
     options: Options = {"metrics": ("recall@1", "map@r"), "similarity": "dot"}
     trainer = lightning.Trainer(
         max_epochs=2, callbacks=[RetrievalCallback(options)], accelerator="cpu", logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        default_root_dir=tmp_path,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

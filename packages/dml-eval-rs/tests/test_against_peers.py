@@ -14,7 +14,9 @@ from dml_eval_rs import Relevance, evaluate, relevance_from_labels
 
 @pytest.fixture(scope="module")
 def scores() -> np.ndarray:
-    """Draw distinct similarities of 40 queries to 120 items, as dot products with the unit vectors."""
+    """Draw distinct similarities of 40 queries to 120 items, as dot products with the unit
+    vectors.
+    """
     return np.random.default_rng(0).normal(size=(40, 120))
 
 

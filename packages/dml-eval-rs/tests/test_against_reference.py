@@ -1,4 +1,6 @@
-"""The evaluator, compared with the slow reference using all kernels. Small integers are used, so that items tie."""
+"""The evaluator, compared with the slow reference using all kernels. Small integers are used, so
+that items tie.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ STANDARD = [
     "map@r",
     "mrr",
 ]
-# Metrics with and without K, where K can be larger than R or the gallery, and metrics that need all ranks.
+# Metrics with and without K, where K can be larger than R or the gallery, and metrics that need all
+# ranks.
 MORE = st.sampled_from(
     [
         [],
@@ -40,12 +43,14 @@ MORE = st.sampled_from(
         ["map", "minp"],
     ]
 )
-# All keys are computed for queries with at least this number of matches: all queries, some, or none.
+# All keys are computed for queries with at least this number of matches: all queries, some, or
+# none.
 MANY_POSITIVES = st.sampled_from([0, 2, 3, 10**6])
 # The number of directions used to screen rows; None to choose the cheapest.
 DIRECTIONS = st.sampled_from([None, 0, 1, 3])
 
-# Allow for rounding: a mean over orders of ties adds a few products, and other metrics add up to R quotients.
+# Allow for rounding: a mean over orders of ties adds a few products, and other metrics add up to R
+# quotients.
 TOLERANCE = 1e-12
 
 
@@ -139,7 +144,9 @@ def test_every_metric_is_that_of_a_full_sort(similarity: str, ties: str, data: A
 
 @st.composite
 def doubles(draw: st.DrawFn, dim: int, exponent: int) -> np.ndarray:
-    """Draw float64 rows, never all zeros, mostly of equal magnitude, but also subnormal and other numbers."""
+    """Draw float64 rows, never all zeros, mostly of equal magnitude, but also subnormal and other
+    numbers.
+    """
     ordinary = st.one_of(st.integers(-2, 2).map(float), st.floats(-1, 1)).map(
         lambda v: math.ldexp(v, exponent)
     )
@@ -268,7 +275,9 @@ def test_prefixes_of_rows_with_few_long_directions_change_no_bit(
 
 
 def test_a_translation_of_both_sides_changes_no_neighbour() -> None:
-    """Search translations of a grid, for which float32 indexes that prune by prefixes fail (faiss issue 5329)."""
+    """Search translations of a grid, for which float32 indexes that prune by prefixes fail (faiss
+    issue 5329).
+    """
     rng = np.random.default_rng(0)
     # Use multiples of 2^-7, so that translated rows and distances are exact in float32.
     gallery = (rng.integers(-64, 64, (400, 24)) / 128).astype(np.float32)
@@ -334,7 +343,8 @@ def test_classes_of_every_size_are_ranked_alike_whether_screened_or_not(
         rows = x.astype(np.uint8 if similarity == "hamming" else np.float32)
         with trial(many_positives=many_positives):
             found = count(
-                rows, None, Relation(labels=labels), similarity=similarity, metrics=[*STANDARD, "recall@50", *more],
+                rows, None, Relation(labels=labels), similarity=similarity,
+                metrics=[*STANDARD, "recall@50", *more],
                 ties=rules, threads=threads,
             )  # fmt: skip
         results.add(bits_of(found[rules.index(ties)]))

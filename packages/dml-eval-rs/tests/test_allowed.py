@@ -1,4 +1,6 @@
-"""Searches that only find allowed items, compared with slow references: many ties, and all forms of `allowed`."""
+"""Searches that only find allowed items, compared with slow references: many ties, and all forms of
+`allowed`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 
 
 def draw_allowed(data: Any, queries: int, items: int) -> tuple[Any, list[set[int]]]:
-    """Draw the argument `allowed` in one of its forms; also return each query's allowed items as a set."""
+    """Draw the argument `allowed` in one of its forms; also return each query's allowed items as a
+    set.
+    """
     form = data.draw(st.sampled_from(["mask", "labels", "lists", "relevance"]))
     if form == "mask":
         mask = np.array(data.draw(st.lists(st.booleans(), min_size=items, max_size=items)))

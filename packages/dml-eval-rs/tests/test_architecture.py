@@ -1,4 +1,6 @@
-"""Imports must not go through an `__init__`; the package must have few top modules and short signatures."""
+"""Imports must not go through an `__init__`; the package must have few top modules and short
+signatures.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ from dml_eval_rs import evaluate, evaluate_levels, evaluate_shards, evaluate_tie
 
 PACKAGE = Path(dml_eval_rs.__file__).parent
 PUBLIC = """
-Labels Relevance relevance_from_labels evaluate evaluate_levels evaluate_ties Evaluation compare Comparison Interval
+Labels Relevance relevance_from_labels
+evaluate evaluate_levels evaluate_ties Evaluation compare Comparison Interval
 rerank expand_queries
-knn range_search hard_negatives index_recall IndexRecall open_set OpenSet verify Verification Roc binarize
+knn range_search hard_negatives index_recall IndexRecall
+open_set OpenSet verify Verification Roc binarize
 concatenate_blocks kmeans KMeans nmi ami ari evaluate_shards knn_shards verify_shards Peers METRICS
 """
 GONE = """
-evaluate_codes knn_codes verify_codes StreamingEvaluator StreamingVerifier PartialCounts PartialPairs
+evaluate_codes knn_codes verify_codes
+StreamingEvaluator StreamingVerifier PartialCounts PartialPairs
 """
 
 
@@ -64,7 +69,8 @@ def test_the_signature_of_evaluate_is_short_and_shared() -> None:
     parameters = inspect.signature(evaluate).parameters
     assert len(parameters) <= 14
     assert list(parameters) == [
-        "embeddings", "labels", "gallery", "gallery_labels", "metrics", "similarity", "ties", "unmatched", "exclude",
+        "embeddings", "labels", "gallery", "gallery_labels", "metrics", "similarity", "ties",
+        "unmatched", "exclude",
         "n_clusters", "seed", "threads", "progress", "peers",
     ]  # fmt: skip
     sides = list(parameters)[:4]

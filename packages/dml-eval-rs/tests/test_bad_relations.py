@@ -1,4 +1,6 @@
-"""Wrong combinations of labels, groups, lists and excluded items raise errors that name the arguments."""
+"""Wrong combinations of labels, groups, lists and excluded items raise errors that name the
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "none of the 3 queries has a match"),
     (lambda: evaluate(X, Labels(LABELS, ["a"] * 3), X, Labels(LABELS, ["a"] * 3)), ValueError,
      "none of the 3 queries has a match"),
-    (lambda: evaluate(CODES, Labels(LABELS, [1, 1, 1]), **CODE), ValueError, "none of the 3 queries has a match"),
-    (lambda: evaluate(X, Labels([0, 1, 2], [0, 1, 2])), ValueError, "expected at least one label that occurs twice"),
+    (lambda: evaluate(CODES, Labels(LABELS, [1, 1, 1]), **CODE), ValueError,
+     "none of the 3 queries has a match"),
+    (lambda: evaluate(X, Labels([0, 1, 2], [0, 1, 2])), ValueError,
+     "expected at least one label that occurs twice"),
     (lambda: evaluate(X, None), TypeError,  # type: ignore[arg-type]
      r"labels is None; expected labels, Labels\(ids, ...\) or Relevance\(offsets, indices\)"),
     (lambda: evaluate(X, Labels([0, 0])), ValueError,
@@ -37,7 +41,8 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      r"gallery_labels has shape \(2,\); expected \(3,\) to match gallery \(3, 3\)"),
     (lambda: evaluate(X, Relevance(*LISTS), X, LABELS), ValueError,
      "gallery_labels and a Relevance are both given; expected only one"),
-    (lambda: evaluate(X, LABELS, X, Relevance(*LISTS)), TypeError, "gallery_labels is a Relevance"),  # type: ignore[arg-type]
+    (lambda: evaluate(X, LABELS, X, Relevance(*LISTS)), TypeError,
+     "gallery_labels is a Relevance"),  # type: ignore[arg-type]
     (lambda: evaluate(X, Relevance(*LISTS), metrics="nmi"), ValueError,
      "clustering metrics need all labels; expected no distractors and no Relevance"),
     (lambda: evaluate(X, Labels(LABELS, distractors=1), metrics=["mrr", "ari"]), ValueError,
@@ -50,25 +55,31 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "Relevance lists item 3 for query 2; expected indices from 0 to 2"),
     (lambda: evaluate(X, Labels(LABELS, ignored=([0, 0, 1, 1], [5]))), ValueError,
      "ignored lists item 5 for query 1; expected indices from 0 to 2"),
-    (lambda: evaluate(X, Relevance(*LISTS, ignored=([0, 1], [0]))), ValueError, "ignored has 2 offsets; expected 4"),
+    (lambda: evaluate(X, Relevance(*LISTS, ignored=([0, 1], [0]))), ValueError,
+     "ignored has 2 offsets; expected 4"),
     (lambda: evaluate(X, Labels(LABELS, ignored=LISTS, junk=1)), ValueError,
      "ignored and junk are both given; expected only one: list the junk in ignored"),
     (lambda: evaluate(X, LABELS, X, Labels(LABELS, ignored=LISTS)), ValueError,
      "gallery_labels have ignored items; pass ignored to the queries' labels instead"),
     (lambda: evaluate(X, Labels(LABELS, junk=1), X, LABELS), ValueError,
-     "labels have junk, but there is a gallery; drop these queries, and pass the gallery's junk in gallery_labels"),
+     "labels have junk, but there is a gallery; drop these queries, and pass the gallery's junk in "
+     "gallery_labels"),
     (lambda: evaluate(X, Labels(LABELS, junk=[0, 1])), ValueError, "all items are junk"),
-    (lambda: evaluate(X, Labels(LABELS, junk="a")), TypeError, "labels have dtype int64 and|junk has dtype <U1"),
-    (lambda: evaluate(X, LABELS, exclude=[0, 1, 2]), ValueError, "exclude is given without a gallery"),
+    (lambda: evaluate(X, Labels(LABELS, junk="a")), TypeError,
+     "labels have dtype int64 and|junk has dtype <U1"),
+    (lambda: evaluate(X, LABELS, exclude=[0, 1, 2]), ValueError,
+     "exclude is given without a gallery"),
     (lambda: evaluate(CODES, LABELS, CODES, LABELS, exclude=[0, 3, -1], **CODE), ValueError,
      "exclude has 3 at index 1; expected -1 to 2"),
-    (lambda: knn(X, X, 1, exclude=[0]), ValueError, r"exclude has shape \(1,\); expected \(3,\), one per query"),
+    (lambda: knn(X, X, 1, exclude=[0]), ValueError,
+     r"exclude has shape \(1,\); expected \(3,\), one per query"),
     (lambda: knn(X, X, 1, exclude=[0.0, 1, 2]), TypeError, "exclude has dtype float64"),
     (lambda: knn(CODES, None, 1, exclude_self=True, exclude=[0, 1, 2], **CODE), ValueError,
      "exclude_self and exclude are both given; expected only one"),
     (lambda: knn(X, X, 3, exclude=[-1, 1, -1]), ValueError,
      "k is 3; expected 1 to 2, the gallery's size without the query itself"),
-    (lambda: evaluate(X, LABELS, unmatched="nan"), ValueError, "unmatched is 'nan'; expected one of 'skip', 'zero'"),  # type: ignore[arg-type]
+    (lambda: evaluate(X, LABELS, unmatched="nan"), ValueError,
+     "unmatched is 'nan'; expected one of 'skip', 'zero'"),  # type: ignore[arg-type]
 ]  # fmt: skip
 
 

@@ -51,7 +51,8 @@ def test_by_default_nmi_is_twice_the_information_over_the_sum(
 @given(PAIRS)
 def test_ari_counts_the_pairs_of_items_that_are_together(pair: tuple[list[int], list[int]]) -> None:
     a, b = pair
-    # The index is a quotient of exact integers, so that only the division is rounded, as in the reference.
+    # The index is a quotient of exact integers, so that only the division is rounded, as in the
+    # reference.
     assert ari(a, b) == pytest.approx(reference.ari(a, b), rel=1e-15, abs=0)
     assert ari(a, b) == ari(b, a)
     assert ari(a, b) == pytest.approx(sklearn.metrics.adjusted_rand_score(a, b), abs=1e-12)
@@ -82,8 +83,8 @@ def test_ami_is_adjusted_by_the_mean_over_all_permutations(
 def test_ami_keeps_its_digits_at_ten_million_items() -> None:
     n = 10**7
     items = np.arange(n)
-    # Independent halves share zero information: AMI is −E / (ln 2 − E). E is four times the mean of a cell, computed
-    # with 170-bit log-gamma functions.
+    # Independent halves share zero information: AMI is −E / (ln 2 − E). E is four times the mean of
+    # a cell, computed with 170-bit log-gamma functions.
     expected = 4 * 1.2500001875000334e-08
     assert ami(items % 2, items // 2 % 2) == pytest.approx(
         -expected / (math.log(2) - expected), rel=1e-12, abs=0

@@ -1,4 +1,6 @@
-"""The command `dml-eval`: measured and printed values, the version, and files that numpy can't read."""
+"""The command `dml-eval`: measured and printed values, the version, and files that numpy can't
+read.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Save the arrays in a folder; return a function that runs the command in this folder and returns the output."""
+    """Save the arrays in a folder; return a function that runs the command in this folder and
+    returns the output.
+    """
     for name, array in ARRAYS.items():
         np.save(tmp_path / f"{name}.npy", array)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,6 @@
-"""Tables that compare models: values, intervals, paired tests against the first model, and Holm's correction."""
+"""Tables that compare models: values, intervals, paired tests against the first model, and Holm's
+correction.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def models() -> dict[str, Evaluation]:
 
 
 def by_definition(p_values: list[float]) -> list[float]:
-    """Correct by Holm (1979), p'_(i) = max over j ≤ i of min(1, (m − j + 1) p_(j)), using a loop."""
+    """Correct by Holm (1979), p'_(i) = max over j ≤ i of min(1, (m − j + 1) p_(j)), using a
+    loop.
+    """
     ascending = sorted(p_values)
     m = len(p_values)
     steps = {}
@@ -45,7 +49,8 @@ def by_definition(p_values: list[float]) -> list[float]:
 
 
 def test_holms_correction_is_that_of_a_hand_computation() -> None:
-    # In ascending order, p is multiplied by 4, 3, 2 and 1; 1 x 0.04 is raised to the previous value, 0.06.
+    # In ascending order, p is multiplied by 4, 3, 2 and 1; 1 x 0.04 is raised to the previous
+    # value, 0.06.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.7]) == [1, 1]
     assert holm([0.5]) == [0.5]
@@ -109,7 +114,8 @@ def test_the_table_has_a_row_for_each_metric_and_model(models: dict[str, Evaluat
     assert rows[1].split()[:2] == ["MAP@R", "theirs"]
     worst = table["old_one & worst", "map@r"]
     assert rows[2].split()[-5:] == [
-        f"{worst.comparison.difference:+.4f}", *ends(worst.comparison.interval), f"{worst.adjusted_p:.4f}",
+        f"{worst.comparison.difference:+.4f}", *ends(worst.comparison.interval),
+        f"{worst.adjusted_p:.4f}",
     ]  # fmt: skip
     assert r"old\_one \& worst" in table.to_latex()
     assert table.to_markdown().count("\n") == 10

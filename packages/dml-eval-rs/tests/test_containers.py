@@ -1,4 +1,6 @@
-"""Embeddings and labels in any container are used like numpy arrays with these numbers, and not copied twice."""
+"""Embeddings and labels in any container are used like numpy arrays with these numbers, and not
+copied twice.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,8 @@ CONTAINERS = {
     "loader": lambda: torch().utils.data.DataLoader(torch().tensor(X), batch_size=5),
     "arrow-fixed-size-list": lambda: fixed_size_list(X),
     "arrow-slice": lambda: fixed_size_list(np.concatenate([X[:2], X]))[2:],
-    "arrow-chunks": lambda: pyarrow().chunked_array([fixed_size_list(X[:5]), fixed_size_list(X[5:])]),
+    "arrow-chunks": lambda: pyarrow().chunked_array([fixed_size_list(X[:5]),
+        fixed_size_list(X[5:])]),
     "arrow-list": lambda: pyarrow().array(list(X)),
     "arrow-tensor": lambda: pyarrow().FixedShapeTensorArray.from_numpy_ndarray(X),
     "arrow-capsule": lambda: Capsule(fixed_size_list(X)),
@@ -193,11 +196,14 @@ def test_every_function_takes_any_container() -> None:
         "evaluate of codes": lambda x, y, c, i: evaluate(c, y, similarity="hamming"),
         "evaluate_ties": lambda x, y, c, i: dml_eval_rs.evaluate_ties(x, y),
         "knn": lambda x, y, c, i: knn(x, None, 2),
-        "range_search": lambda x, y, c, i: dml_eval_rs.range_search(x, x if isinstance(x, np.ndarray) else X, 0.5),
+        "range_search": lambda x, y, c,
+        i: dml_eval_rs.range_search(x, x if isinstance(x, np.ndarray) else X, 0.5),
         "index_recall": lambda x, y, c, i: dml_eval_rs.index_recall(i, x, X, 2).per_query,
         "verify": lambda x, y, c, i: dml_eval_rs.verify(x, y).to_dict(),
-        "verify of codes": lambda x, y, c, i: dml_eval_rs.verify(c, y, similarity="hamming").to_dict(),
-        "verify of labels": lambda x, y, c, i: dml_eval_rs.verify(x, Labels(y, np.arange(12) % 3)).to_dict(),
+        "verify of codes": lambda x, y, c,
+        i: dml_eval_rs.verify(c, y, similarity="hamming").to_dict(),
+        "verify of labels": lambda x, y, c,
+        i: dml_eval_rs.verify(x, Labels(y, np.arange(12) % 3)).to_dict(),
         "verify-pairs": lambda x, y, c, i: dml_eval_rs.verify(x, y, pairs=i).to_dict(),
         "open_set": lambda x, y, c, i: dml_eval_rs.open_set(x, y, X[:3], labels[:3]).to_dict(),
         "kmeans": lambda x, y, c, i: dml_eval_rs.kmeans(x, 3).labels,
@@ -307,19 +313,28 @@ def test_memory_of_other_libraries_is_read_in_place(container: str) -> None:
 
 
 BAD = {
-    "no-blocks": (lambda: iter(()), ValueError, "x is an empty tuple_iterator; expected at least one block"),
-    "width": (lambda: iter([X, X[:, :3]]), ValueError, r"block 1 of x has shape \(12, 3\); expected \(n, 4\)"),
-    "kind": (lambda: iter([X, X.astype(int)]), TypeError, "block 1 of x has dtype int64; expected float32"),
-    "pairs": (lambda: iter([(X, X)]), TypeError, r"x has blocks of 2 arrays.*evaluate\(\*concatenate_blocks"),
-    "ragged": (lambda: fill([[1.0, 2.0], [1.0]]), ValueError, "x row 1 has length 1; expected 2, like row 0"),
+    "no-blocks": (lambda: iter(()), ValueError,
+        "x is an empty tuple_iterator; expected at least one block"),
+    "width": (lambda: iter([X, X[:, :3]]), ValueError,
+        r"block 1 of x has shape \(12, 3\); expected \(n, 4\)"),
+    "kind": (lambda: iter([X, X.astype(int)]), TypeError,
+        "block 1 of x has dtype int64; expected float32"),
+    "pairs": (lambda: iter([(X, X)]), TypeError,
+        r"x has blocks of 2 arrays.*evaluate\(\*concatenate_blocks"),
+    "ragged": (lambda: fill([[1.0, 2.0], [1.0]]), ValueError,
+        "x row 1 has length 1; expected 2, like row 0"),
     "hole": (lambda: fill([[1.0, 2.0], None]), ValueError, "x has a missing row at index 1"),
     "text": (lambda: fill(["a", "b"]), TypeError, "x has dtype object whose entry 0 is a str"),
-    "arrow-hole": (lambda: pyarrow().array([[1.0, 2.0], None], pyarrow().list_(pyarrow().float32(), 2)), ValueError,
+    "arrow-hole": (lambda: pyarrow().array([[1.0, 2.0], None],
+        pyarrow().list_(pyarrow().float32(), 2)), ValueError,
                    "x has a missing row at index 1"),
-    "arrow-number": (lambda: pyarrow().array([[1.0, None]], pyarrow().list_(pyarrow().float32(), 2)), ValueError,
+    "arrow-number": (lambda: pyarrow().array([[1.0, None]],
+        pyarrow().list_(pyarrow().float32(), 2)), ValueError,
                      "x has a missing number in row 0"),
-    "dict": (lambda: {"a": 1}, TypeError, "x is a dict; expected an array, a tensor, a table's column"),
-    "int4": (lambda: X.astype(pytest.importorskip("ml_dtypes").int4), TypeError, "x has dtype int4; expected float16"),
+    "dict": (lambda: {"a": 1}, TypeError,
+        "x is a dict; expected an array, a tensor, a table's column"),
+    "int4": (lambda: X.astype(pytest.importorskip("ml_dtypes").int4), TypeError,
+        "x has dtype int4; expected float16"),
 }  # fmt: skip
 
 

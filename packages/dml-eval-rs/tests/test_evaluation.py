@@ -1,4 +1,6 @@
-"""Evaluations: mappings in the requested order, intervals and paired tests, and labels that must stay distinct."""
+"""Evaluations: mappings in the requested order, intervals and paired tests, and labels that must
+stay distinct.
+"""
 
 from __future__ import annotations
 

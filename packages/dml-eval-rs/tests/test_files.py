@@ -1,4 +1,6 @@
-"""Files of arrays: all formats can be read back; files with too few or too many bytes raise an error."""
+"""Files of arrays: all formats can be read back; files with too few or too many bytes raise an
+error.
+"""
 
 from __future__ import annotations
 

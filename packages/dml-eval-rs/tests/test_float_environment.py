@@ -1,4 +1,6 @@
-"""The caller's floating-point environment does not change results: rounding modes and flushing to zero."""
+"""The caller's floating-point environment does not change results: rounding modes and flushing to
+zero.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ ROUNDING = {"x86_64": (0, 0x400, 0x800, 0xC00), "aarch64": (0, 0x800000, 0x40000
 
 
 def bits_of(results: list[Any]) -> bytes:
-    """Pickle results without the curves' points, which numpy divides in the caller's rounding mode."""
+    """Pickle results without the curves' points, which numpy divides in the caller's rounding
+    mode.
+    """
     return pickle.dumps(
         [replace(x, roc=None) if isinstance(x, ours.Verification) else x for x in results]
     )
@@ -116,7 +120,9 @@ def flushing(set_flush: Callable[[bool], bool]) -> Iterator[None]:
 
 
 def flush_by_mxcsr(on: bool) -> bool:
-    """Set or clear flush-to-zero and denormals-are-zero in the MXCSR, using byte 28 of glibc's fenv_t."""
+    """Set or clear flush-to-zero and denormals-are-zero in the MXCSR, using byte 28 of glibc's
+    fenv_t.
+    """
     libm, environment = ctypes.CDLL(None), (ctypes.c_uint32 * 8)()
     libm.fegetenv(environment)
     environment[7] = environment[7] | 0x8040 if on else environment[7] & ~0x8040

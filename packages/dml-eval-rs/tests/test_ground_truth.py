@@ -1,4 +1,6 @@
-"""`dml-eval truth` and `dml-eval index`: the files that are written, and recall from searches and from files."""
+"""`dml-eval truth` and `dml-eval index`: the files that are written, and recall from searches and
+from files.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Save both sides in a new working directory; return a function that runs the command and returns the output."""
+    """Save both sides in a new working directory; return a function that runs the command and
+    returns the output.
+    """
     monkeypatch.chdir(tmp_path)
     for name, array in (("base.fbin", BASE), ("queries.fvecs", QUERIES), ("base.npy", BASE)):
         save_array(Path(name), array)

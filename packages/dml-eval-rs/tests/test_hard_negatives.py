@@ -65,7 +65,9 @@ def test_they_are_the_first_of_other_classes_below_the_bound(data: st.DataObject
 def test_negatives_far_down_the_rankings_are_found_among_copies(
     similarity: Any, scale: float
 ) -> None:
-    """Repeat all items four times, so that scores tie, and few negatives are below the hardest positive."""
+    """Repeat all items four times, so that scores tie, and few negatives are below the hardest
+    positive.
+    """
     x = np.tile(X[:40].astype(np.float64), (4, 1)) * scale
     labels = np.tile(LABELS[:40], 4)
     wanted = expected(x, labels, 6, similarity, "hardest", 0.0)
@@ -128,14 +130,16 @@ def test_an_item_without_a_positive_has_no_bound() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"labels": np.zeros(150, int)}, ValueError, "all 150 labels are equal; expected at least two classes"),
+        ({"labels": np.zeros(150, int)}, ValueError,
+         "all 150 labels are equal; expected at least two classes"),
         ({"labels": LABELS[:9]}, ValueError, r"labels has shape \(9,\); expected \(150,\)"),
         ({"labels": LABELS / 2}, TypeError, "labels has dtype float64; expected integers"),
         ({"k": 150}, ValueError, "k is 150; expected 1 to 149"),
         ({"margin": 0.1}, ValueError, "margin is 0.1 and below is None"),
         ({"margin": -1, "below": "hardest"}, ValueError, "margin is -1.0; expected at least 0"),
         ({"margin": "x", "below": "hardest"}, TypeError, "margin is a str; expected a number"),
-        ({"below": "semi-hard"}, ValueError, "below is 'semi-hard'; expected one of 'hardest', 'easiest'"),
+        ({"below": "semi-hard"}, ValueError,
+         "below is 'semi-hard'; expected one of 'hardest', 'easiest'"),
         ({"similarity": "l2"}, ValueError, "similarity is 'l2'"),
         ({"embeddings": X.astype(int)}, TypeError, "embeddings has dtype int64"),
     ],

@@ -1,4 +1,6 @@
-"""int8 and uint8 vectors give the results of exact integer arithmetic, in all functions and from files."""
+"""int8 and uint8 vectors give the results of exact integer arithmetic, in all functions and from
+files.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ LABELS = np.arange(60) % 7
 
 
 def rows(dtype: Any, n: int = 60, dim: int = 24, seed: int = 0) -> np.ndarray:
-    """Draw rows of the smallest, the largest and a few other values, so that sums are large and tie."""
+    """Draw rows of the smallest, the largest and a few other values, so that sums are large and
+    tie.
+    """
     information = np.iinfo(dtype)
     values = [information.min, information.max, 1, 2, 100]
     return np.random.default_rng(seed).choice(values, (n, dim)).astype(dtype)
@@ -93,10 +97,15 @@ def test_files_of_bytes_are_shards(tmp_path: Path) -> None:
 
 def test_bytes_without_a_similarity_are_refused_with_both_readings() -> None:
     x = rows(np.uint8)
-    message = "uint8, but no similarity is given; expected similarity='hamming' for binary codes, or 'cosine'"
+    message = (
+        "uint8, but no similarity is given; expected similarity='hamming' for binary codes, or "
+        "'cosine'"
+    )
     for call in (
-        lambda: knn(x, None, 3), lambda: evaluate(x, LABELS), lambda: verify(x, LABELS), lambda: top_pairs(x, 3),
-        lambda: knn_shards([x], None, 3), lambda: hard_negatives(x, LABELS, 3), lambda: range_search(x, None, 0.5),
+        lambda: knn(x, None, 3), lambda: evaluate(x, LABELS), lambda: verify(x, LABELS),
+        lambda: top_pairs(x, 3),
+        lambda: knn_shards([x], None, 3), lambda: hard_negatives(x, LABELS, 3),
+        lambda: range_search(x, None, 0.5),
     ):  # fmt: skip
         with pytest.raises((TypeError, ValueError), match=message):
             call()

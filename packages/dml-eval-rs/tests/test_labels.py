@@ -1,4 +1,6 @@
-"""`Labels` and `Relevance` are checked once, when they are created; a label of -1 causes a warning."""
+"""`Labels` and `Relevance` are checked once, when they are created; a label of -1 causes a
+warning.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,18 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Labels([0.5, 1]), TypeError, r"ids has dtype float64; .*floats merge large ids"),
     (lambda: Labels(np.eye(3, dtype=int)), ValueError, r"ids has shape \(3, 3\); .*ids.argmax"),
     (lambda: Labels(["a", None]), ValueError, "ids has a missing value at index 1"),
-    (lambda: Labels(IDS, [1, 2]), ValueError, r"groups has shape \(2,\); expected \(4,\), one per label"),
+    (lambda: Labels(IDS, [1, 2]), ValueError,
+     r"groups has shape \(2,\); expected \(4,\), one per label"),
     (lambda: Labels(IDS, [0.5, 1, 2, 3]), TypeError, "groups has dtype float64"),
     (lambda: Labels(IDS, junk=0.5), TypeError, "junk has dtype float64"),
     (lambda: Labels(IDS, junk=[[1], [2]]), ValueError, r"junk has shape \(2, 1\)"),
     (lambda: Labels(IDS, distractors=[0.5]), TypeError, "distractors has dtype float64"),
-    (lambda: Labels(IDS, ignored=np.arange(4)), TypeError, r"ignored is a ndarray; expected \(offsets, indices\)"),  # type: ignore[arg-type]
+    (lambda: Labels(IDS, ignored=np.arange(4)), TypeError,
+     r"ignored is a ndarray; expected \(offsets, indices\)"),  # type: ignore[arg-type]
     (lambda: Labels(IDS, ignored=(*LISTS, [1, 1, 1, 1])), TypeError,  # type: ignore[arg-type]
      r"ignored is 3 arrays; expected \(offsets, indices\)"),
-    (lambda: Labels(IDS, ignored=([0, 2], [3, 3])), ValueError, "ignored lists item 3 for query 0 twice"),
+    (lambda: Labels(IDS, ignored=([0, 2], [3, 3])), ValueError,
+     "ignored lists item 3 for query 0 twice"),
     (lambda: Relevance(*LISTS, ignored=([0, 2], [3])), ValueError,
      "ignored has offsets from 0 to 2; expected nondecreasing offsets from 0 to 1"),
     (lambda: Relevance([0, 2, 1, 3], [1, 0, 0]), ValueError,
@@ -46,23 +51,29 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Relevance([0, 1, 2, 4], [1, 0, 0]), ValueError,
      "Relevance has offsets from 0 to 4; expected nondecreasing offsets from 0 to 3"),
     (lambda: Relevance([], []), ValueError, "Relevance has offsets without an entry"),
-    (lambda: Relevance([[0, 1]], [1]), ValueError, r"Relevance's offsets have shape \(1, 2\); expected one dimension"),
+    (lambda: Relevance([[0, 1]], [1]), ValueError,
+     r"Relevance's offsets have shape \(1, 2\); expected one dimension"),
     (lambda: Relevance([0, 1, 2], [1, -1]), ValueError,
      "Relevance lists item -1 for query 1; expected gallery indices, at least 0"),
     (lambda: Relevance([0, 3, 3], [1, 2, 1]), ValueError,
      "Relevance lists item 1 for query 0 twice; expected distinct items per query"),
-    (lambda: Relevance([0, 1], [1.0]), TypeError, "Relevance's indices have dtype float64; expected integers"),
+    (lambda: Relevance([0, 1], [1.0]), TypeError,
+     "Relevance's indices have dtype float64; expected integers"),
     (lambda: Relevance(*LISTS, [1, -2, 1, 1]), ValueError,
      r"Relevance has the grade -2.0 for query 1; expected 0 to 2\*\*53"),
-    (lambda: Relevance(*LISTS, [1, np.nan, 1, 1]), ValueError, "Relevance has the grade nan for query 1"),
+    (lambda: Relevance(*LISTS, [1, np.nan, 1, 1]), ValueError,
+     "Relevance has the grade nan for query 1"),
     (lambda: Relevance(*LISTS, [1, 1]), ValueError,
      r"Relevance's grades have shape \(2,\); expected \(4,\), one per index"),
     (lambda: Relevance(*LISTS, list("abcd")), TypeError, "Relevance's grades have dtype <U1"),
-    (lambda: relevance_from_labels(["a", "b"]), TypeError, "labels has 'a' at index 0; expected a set of labels"),
-    (lambda: relevance_from_labels(np.eye(2), [{1}]), TypeError, "one of labels and gallery_labels is an array"),
+    (lambda: relevance_from_labels(["a", "b"]), TypeError,
+     "labels has 'a' at index 0; expected a set of labels"),
+    (lambda: relevance_from_labels(np.eye(2), [{1}]), TypeError,
+     "one of labels and gallery_labels is an array"),
     (lambda: relevance_from_labels(np.eye(2), np.eye(3)), ValueError,
      r"gallery_labels has shape \(3, 3\); expected 2 columns"),
-    (lambda: relevance_from_labels(np.array([[2, 0]])), ValueError, "labels has entries other than 0 and 1"),
+    (lambda: relevance_from_labels(np.array([[2, 0]])), ValueError,
+     "labels has entries other than 0 and 1"),
 ]  # fmt: skip
 
 

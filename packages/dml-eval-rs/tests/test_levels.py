@@ -1,4 +1,6 @@
-"""Levels of labels in a single pass must give the bits of separate calls, and the slow reference's values."""
+"""Levels of labels in a single pass must give the bits of separate calls, and the slow reference's
+values.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,8 @@ def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: A
         given = (x, labels[name], gallery, None if gallery is None else gallery_labels[name])
         assert_same_bits(level, call(evaluate, *given, **options))
         for metric, values in reference.evaluate(*given, **options).items():
-            # Allow for rounding: a mean over orders of ties adds products, and other metrics add up to R quotients.
+            # Allow for rounding: a mean over orders of ties adds products, and other metrics add up
+            # to R quotients.
             np.testing.assert_allclose(
                 level.per_query[metric], values, rtol=0, atol=1e-12, err_msg=metric
             )
@@ -77,7 +80,9 @@ def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: A
 
 @pytest.fixture(scope="module")
 def clusters() -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Draw classes of 4 within superclasses of 40, with some ties; large enough for more than a single tile."""
+    """Draw classes of 4 within superclasses of 40, with some ties; large enough for more than a
+    single tile.
+    """
     rng = np.random.default_rng(0)
     labels = np.arange(1200) // 4
     centres = rng.normal(size=(300, 24)) + 2 * rng.normal(size=(30, 24))[np.arange(300) // 10]
@@ -140,22 +145,31 @@ def test_progress_covers_all_pairs(clusters: tuple[np.ndarray, dict[str, np.ndar
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
-        (([0, 0, 1, 1],), {}, TypeError, "labels is a list; expected a mapping from level to labels"),
+        (([0, 0, 1, 1],), {}, TypeError,
+         "labels is a list; expected a mapping from level to labels"),
         (({},), {}, ValueError, "labels is empty; expected at least one level"),
         (({"a": [0, 0, 1]},), {}, ValueError, r"level 'a': labels has shape \(3,\)"),
         (({"a": [0.5] * 4},), {}, TypeError, "level 'a': labels has dtype float64"),
-        (({"a": [0, 0, 1, 1], "b": [0, 1, 2, 3]},), {}, ValueError, "level 'b': none of the 4 queries has a match"),
+        (({"a": [0, 0, 1, 1], "b": [0, 1, 2, 3]},), {}, ValueError,
+         "level 'b': none of the 4 queries has a match"),
         (({"a": [0] * 4}, np.eye(4)), {}, ValueError, "gallery is given without gallery_labels"),
-        (({"a": [0] * 4}, np.eye(4), {"b": [0] * 4}), {}, ValueError, r"has levels \['b'\]; expected \['a'\]"),
-        (({"a": [0] * 4}, np.eye(4), [0] * 4), {}, TypeError, "gallery_labels is a list; expected a mapping"),
+        (({"a": [0] * 4}, np.eye(4), {"b": [0] * 4}), {}, ValueError,
+         r"has levels \['b'\]; expected \['a'\]"),
+        (({"a": [0] * 4}, np.eye(4), [0] * 4), {}, TypeError,
+         "gallery_labels is a list; expected a mapping"),
         (({"a": [0] * 4},), {"similarity": "hamming"}, TypeError,
          "embeddings has dtype float64; similarity='hamming' expects uint8"),
         (({"a": [0] * 4},), {"ties": "none"}, ValueError, "ties is 'none'"),
-        (({"a": [0] * 4},), {"metrics": ["mrr", "nmi"]}, ValueError, "contains 'nmi'; expected retrieval metrics"),
-        (({"a": Labels([0, 0, 0, 1], junk=1)},), {}, ValueError, "level 'a' has junk; expected none"),
-        (({"a": Labels([0] * 4, [1] * 4), "b": [0] * 4},), {}, ValueError, "level 'a': none of the 4 queries has"),
-        (({"a": Relevance([0] * 5, [])}, None, {"a": [0]}), {}, ValueError, "level 'a': gallery_labels and a Rel"),
-        (({"a": [0] * 4},), {"exclude": [0] * 4}, ValueError, "level 'a': exclude is given without a gallery"),
+        (({"a": [0] * 4},), {"metrics": ["mrr", "nmi"]}, ValueError,
+         "contains 'nmi'; expected retrieval metrics"),
+        (({"a": Labels([0, 0, 0, 1], junk=1)},), {}, ValueError,
+         "level 'a' has junk; expected none"),
+        (({"a": Labels([0] * 4, [1] * 4), "b": [0] * 4},), {}, ValueError,
+         "level 'a': none of the 4 queries has"),
+        (({"a": Relevance([0] * 5, [])}, None, {"a": [0]}), {}, ValueError,
+         "level 'a': gallery_labels and a Rel"),
+        (({"a": [0] * 4},), {"exclude": [0] * 4}, ValueError,
+         "level 'a': exclude is given without a gallery"),
     ],
 )  # fmt: skip
 def test_wrong_levels_are_refused(

@@ -1,4 +1,6 @@
-"""The table of metrics: all names can be measured, and errors for unknown names suggest a name and list all names."""
+"""The table of metrics: all names can be measured, and errors for unknown names suggest a name and
+list all names.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,12 @@ def test_each_metric_of_the_table_is_measured_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        ("recal@1", "'recall@1'"), ("Recall@10", "'recall@10'"), ("map@R", "'map@r'"), ("MAP@5", "'map@5'"),
+        ("recal@1", "'recall@1'"), ("Recall@10", "'recall@10'"), ("map@R", "'map@r'"),
+        ("MAP@5", "'map@5'"),
         ("recall_at_1", "'recall@K'"), ("ndgc@7", "'ndcg@7'"),
         ("rprecision", "'r_precision'"),
-        ("nmi_mean", "'nmi"), ("recall", "'recall@K'"), ("ir_recall", "'ir_recall@K'"), ("map_at_r", "'map@r'"),
+        ("nmi_mean", "'nmi"), ("recall", "'recall@K'"), ("ir_recall", "'ir_recall@K'"),
+        ("map_at_r", "'map@r'"),
     ],
 )  # fmt: skip
 def test_an_unknown_name_gives_the_nearest_one_and_the_list(name: str, nearest: str) -> None:
@@ -58,17 +62,21 @@ def test_an_unknown_name_gives_the_nearest_one_and_the_list(name: str, nearest: 
         (evaluate, (), ValueError, "metrics is empty; expected at least one of recall@K"),
         (evaluate, 3, TypeError, "metrics is 3; expected names such as"),
         (evaluate, [3], TypeError, "metrics contains 3; expected names such as 'recall@1'"),
-        (evaluate, "recall@0", ValueError, r"metric 'recall@0' has K 0; expected an integer from 1 to 2\*\*63 - 1"),
+        (evaluate, "recall@0", ValueError,
+         r"metric 'recall@0' has K 0; expected an integer from 1 to 2\*\*63 - 1"),
         (evaluate, "recall@01", ValueError, "metric 'recall@01' has K 01"),
-        (evaluate, "recall@0.5", ValueError, "'recall@0.5' has K '0.5'; expected an integer, for example 'recall@10'"),
+        (evaluate, "recall@0.5", ValueError,
+         "'recall@0.5' has K '0.5'; expected an integer, for example 'recall@10'"),
         (evaluate, "mrr@r", ValueError, "metric 'mrr@r' has K 'r'"),
         (evaluate, f"ndcg@{2**63}", ValueError, "expected an integer from 1"),
-        (evaluate, "tar@far=0.1", ValueError, "'tar@far=0.1' is a verification metric, which this function can't"),
+        (evaluate, "tar@far=0.1", ValueError,
+         "'tar@far=0.1' is a verification metric, which this function can't"),
         (evaluate, ["auc"], ValueError, "'auc' is a verification metric"),
         (verify, "tar", ValueError, "unknown metric 'tar'; did you mean 'tar@far=X'"),
         (verify, "tar@far=0", ValueError, "metric 'tar@far=0' needs a FAR between 0 and 1"),
         (verify, "tar@far=one", ValueError, "metric 'tar@far=one' needs a FAR"),
-        (verify, "recall@1", ValueError, "'recall@1' is a retrieval metric, .*; expected one of tar@far=X"),
+        (verify, "recall@1", ValueError,
+         "'recall@1' is a retrieval metric, .*; expected one of tar@far=X"),
         (verify, "eerr", ValueError, "unknown metric 'eerr'; did you mean 'eer'"),
     ],
 )  # fmt: skip
@@ -81,8 +89,10 @@ def test_other_names_are_errors(
 
 def test_titles_and_meanings_come_from_the_table() -> None:
     titles = {
-        "recall@1": "Recall@1", "map@r": "MAP@R", "map@10": "MAP@10", "map": "mAP", "mrr": "MRR", "mrr@10": "MRR@10",
-        "tar@far=1e-3": "TAR@FAR=0.001", "nmi": "NMI", "ndcg@100": "nDCG@100", "theirs@5": "theirs@5",
+        "recall@1": "Recall@1", "map@r": "MAP@R", "map@10": "MAP@10", "map": "mAP", "mrr": "MRR",
+        "mrr@10": "MRR@10",
+        "tar@far=1e-3": "TAR@FAR=0.001", "nmi": "NMI", "ndcg@100": "nDCG@100",
+        "theirs@5": "theirs@5",
     }  # fmt: skip
     assert {name: title_of(name) for name in titles} == titles
     assert meaning_of("recall@7") == METRICS["recall@K"].meaning

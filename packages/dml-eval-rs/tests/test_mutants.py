@@ -1,4 +1,6 @@
-"""The faults that the nightly run builds into the evaluator (mutants/run.py) still apply to the source."""
+"""The faults that the nightly run builds into the evaluator (mutants/run.py) still apply to the
+source.
+"""
 
 from __future__ import annotations
 

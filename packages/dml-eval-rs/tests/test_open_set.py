@@ -90,8 +90,10 @@ def test_the_result_is_ready_for_json() -> None:
     [
         (lambda: open_set(X, LABELS, far=1.5), "far contains 1.5"),
         (lambda: open_set(X, Labels(LABELS, LABELS)), "labels have groups"),
-        (lambda: open_set(X, np.arange(40)), "0 of 40 labels are in the gallery; expected some, not all"),
-        (lambda: open_set(X, np.zeros(40, int)), "40 of 40 labels are in the gallery; expected some, not all"),
+        (lambda: open_set(X, np.arange(40)),
+         "0 of 40 labels are in the gallery; expected some, not all"),
+        (lambda: open_set(X, np.zeros(40, int)),
+         "40 of 40 labels are in the gallery; expected some, not all"),
         (lambda: open_set(X, LABELS, X), "gallery is given without gallery_labels"),
         (lambda: open_set(np.full_like(X, np.inf), LABELS), "row 0 holds NaN"),
     ],

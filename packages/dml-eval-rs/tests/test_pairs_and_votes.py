@@ -1,4 +1,6 @@
-"""The most similar pairs, and votes of neighbours, compared with slow references on data with many ties."""
+"""The most similar pairs, and votes of neighbours, compared with slow references on data with many
+ties.
+"""
 
 from __future__ import annotations
 

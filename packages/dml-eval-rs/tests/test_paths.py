@@ -1,7 +1,9 @@
-"""Compare fast paths under all options with the slow reference; sizes are lowered so that small data uses them.
+"""Compare fast paths under all options with the slow reference; sizes are lowered so that small
+data uses them.
 
-The core counts paths (`Control::took`). The matrix of paths and options is printed after the tests. A test fails if
-a cell can be reached but was not, or if it was reached although `IMPOSSIBLE` lists it.
+The core counts paths (`Control::took`). The matrix of paths and options is printed after the tests.
+A test fails if a cell can be reached but was not, or if it was reached although `IMPOSSIBLE` lists
+it.
 """
 
 from __future__ import annotations
@@ -31,17 +33,21 @@ FAMILIES: dict[str, tuple[Mapping[str, Any], Mapping[str, dict[str, int]], int]]
 _TABLES = ("table of keys", "table of keys in blocks")
 PATHS: dict[str, tuple[str, ...]] = {
     "evaluate": (
-        *_TABLES, "positives by pairs", "positives from tables", "positives dropped", "screen or tables by a sample",
+        *_TABLES, "positives by pairs", "positives from tables", "positives dropped",
+        "screen or tables by a sample",
         "ranks from keys", "ranks from distances", "counts from keys", "keys sorted by comparison",
         "keys sorted by two digits", "keys sorted by three digits",
         "open pairs from a table", "screened in batches", "rounds of peers", "narrow panel",
     ),
     "search": (
-        *_TABLES, "thresholds from cells", "thresholds sampled", "thresholds guessed", "neighbours of all items",
+        *_TABLES, "thresholds from cells", "thresholds sampled", "thresholds guessed",
+        "neighbours of all items",
         "neighbours from tables",
-        "neighbours from tables of parts", "neighbours in batches", "ranges in batches", "narrow panel",
+        "neighbours from tables of parts", "neighbours in batches", "ranges in batches",
+        "narrow panel",
         "few queries", "allowed items one by one", "bounds by lists",
-        "bounds by pairs", "bounds from tables", "bounds decided by scores", "centroids nearer than the last",
+        "bounds by pairs", "bounds from tables", "bounds decided by scores",
+        "centroids nearer than the last",
     ),
     "verify": (
         *_TABLES, "slots", "slots in parts", "slots from full lists",
@@ -53,7 +59,9 @@ Rule = tuple[str, Callable[[str, Any], bool], str]
 
 
 def _chooses(option: Any) -> bool:
-    """Return whether queries have separate lists of allowed items; a shared list only makes the gallery smaller."""
+    """Return whether queries have separate lists of allowed items; a shared list only makes the
+    gallery smaller.
+    """
     return option.allowed == "lists"
 
 
@@ -65,27 +73,35 @@ def _has_lists(option: Any) -> bool:
 IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
     "evaluate": (
         ("Bits", lambda _, o: o.similarity == "hamming", "only codes are screened by bits"),
-        ("Float32|Int16|BFloat16|narrow", lambda _, o: o.similarity != "hamming", "codes have no numbers"),
-        ("both sides", lambda _, o: not (o.gallery or _has_lists(o)), "a pair counts for only one query"),
-        (", rows$", lambda name, _: name != "shards", "blocks of one array are compared for both sides"),
-        ("skipping.*both", lambda _, o: o.kind != "isotropic", "no tile of isotropic rows is ruled out"),
+        ("Float32|Int16|BFloat16|narrow", lambda _, o: o.similarity != "hamming",
+         "codes have no numbers"),
+        ("both sides", lambda _, o: not (o.gallery or _has_lists(o)),
+         "a pair counts for only one query"),
+        (", rows$", lambda name, _: name != "shards",
+         "blocks of one array are compared for both sides"),
+        ("skipping.*both", lambda _, o: o.kind != "isotropic",
+         "no tile of isotropic rows is ruled out"),
         ("leaving out", lambda _, o: _has_lists(o), "every item of another class counts"),
         ("leaving out", lambda _, o: o.how != "levels", "levels subtract listed items afterwards"),
-        ("several brackets", lambda name, _: name.startswith("all ranks"), "one bracket is enough for the first ranks"),
+        ("several brackets", lambda name, _: name.startswith("all ranks"),
+         "one bracket is enough for the first ranks"),
         ("dropped", lambda name, _: not name.startswith("all ranks"), "every rank matters"),
         ("dropped", lambda _, o: o.kind != "clusters", "no negative comes before a positive"),
-        ("open pairs", lambda _, o: o.kind != "clusters", "all negatives are far below the positives"),
+        ("open pairs", lambda _, o: o.kind != "clusters",
+         "all negatives are far below the positives"),
         ("open pairs", lambda _, o: o.similarity != "hamming", "a screened distance is exact"),
         ("ranks from", lambda _, o: o.how != "shards", "parts of rows are counted"),
         ("counts from keys", lambda _, o: o.how == "shards", "whole rows are ranked"),
         ("ranks from keys|sorted", lambda _, o: o.similarity != "hamming", "distances are counted"),
-        ("ranks from distances", lambda _, o: o.similarity == "hamming", "only codes have integer distances"),
+        ("ranks from distances", lambda _, o: o.similarity == "hamming",
+         "only codes have integer distances"),
         ("rounds", lambda name, _: name == "peers", "a single process doesn't share work"),
         ("batches", lambda _, o: o.how != "shards", "parts are counted in one batch"),
     ),
     "search": (
         ("Bits", lambda _, o: o.similarity == "hamming", "only codes are screened by bits"),
-        ("Float32|Int16|BFloat16|narrow", lambda _, o: o.similarity != "hamming", "codes have no numbers"),
+        ("Float32|Int16|BFloat16|narrow", lambda _, o: o.similarity != "hamming",
+         "codes have no numbers"),
         ("cells", lambda _, o: o.similarity != "hamming", "cells are means of numbers"),
         ("cells", lambda _, o: o.kind != "shuffled", "adjacent rows aren't similar"),
         (
@@ -95,7 +111,8 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ),
         (
             "few queries",
-            lambda _, o: o.how == "shards" or (bool(o.gallery or o.exclude or o.allowed) and o.how == "knn"),
+            lambda _,
+            o: o.how == "shards" or (bool(o.gallery or o.exclude or o.allowed) and o.how == "knn"),
             "a search in a gallery reads its items while it looks for neighbours",
         ),
         (
@@ -115,14 +132,21 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
             lambda _, o: not _chooses(o),
             "a sample or table has items that aren't allowed",
         ),
-        ("of keys$", lambda _, o: not _chooses(o) or o.similarity != "hamming", "codes have no directions"),
+        ("of keys$", lambda _, o: not _chooses(o) or o.similarity != "hamming",
+         "codes have no directions"),
         ("decided by scores", lambda _, o: bool(o.below), "no positive bounds the others"),
-        ("both sides", lambda _, o: o.how == "range" and not (o.gallery or o.allowed), "queries have thresholds"),
-        (", rows$", lambda _, o: o.how != "range" or o.gallery or o.allowed, "one threshold serves both sides"),
-        ("ranges", lambda _, o: o.how == "range" and (o.gallery or o.allowed), "an array's own range is one triangle"),
-        ("neighbours|sampled|from cells", lambda _, o: o.how != "range", "a range knows its threshold"),
-        ("^(avx|neon-bf16).*Float32", lambda _, o: o.how != "kmeans", "k-means takes the 16-bit screen"),
-        ("sampled|from cells", lambda _, o: o.how != "kmeans", "the centroids are fewer than a panel"),
+        ("both sides", lambda _, o: o.how == "range" and not (o.gallery or o.allowed),
+         "queries have thresholds"),
+        (", rows$", lambda _, o: o.how != "range" or o.gallery or o.allowed,
+         "one threshold serves both sides"),
+        ("ranges", lambda _, o: o.how == "range" and (o.gallery or o.allowed),
+         "an array's own range is one triangle"),
+        ("neighbours|sampled|from cells", lambda _, o: o.how != "range",
+         "a range knows its threshold"),
+        ("^(avx|neon-bf16).*Float32", lambda _, o: o.how != "kmeans",
+         "k-means takes the 16-bit screen"),
+        ("sampled|from cells", lambda _, o: o.how != "kmeans",
+         "the centroids are fewer than a panel"),
         (
             "guessed|of all items",
             lambda _, o: o.how not in {"range", "hard_negatives", "kmeans"},
@@ -137,12 +161,15 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ),
         (
             "of keys$",
-            lambda _, o: o.similarity != "hamming" or o.how not in {"range", "hard_negatives"} or bool(o.below),
+            lambda _,
+            o: o.similarity != "hamming" or o.how not in {"range",
+                "hard_negatives"} or bool(o.below),
             "codes have no directions",
         ),
     ),
     "verify": (
-        ("Float32|crossings|slots|decided", lambda _, o: o.similarity != "hamming", "codes are counted by distance"),
+        ("Float32|crossings|slots|decided", lambda _, o: o.similarity != "hamming",
+         "codes are counted by distance"),
         ("both sides", lambda _, o: not o.gallery, "a pair serves one side"),
         (", rows$", lambda _, o: o.gallery, "an array's pairs form a triangle"),
     ),
@@ -175,7 +202,9 @@ def screen_paths(family: str) -> Iterator[str]:
 
 
 def rows_of(path: str) -> list[str]:
-    """Return the rows of the matrix for a path: if it is a screen, the screen's row and a row per extra."""
+    """Return the rows of the matrix for a path: if it is a screen, the screen's row and a row per
+    extra.
+    """
     if not path.startswith("screen: "):
         return [path]
     parts = path.removeprefix("screen: ").split(", ")

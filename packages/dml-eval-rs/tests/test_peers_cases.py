@@ -1,7 +1,9 @@
-"""Cases from other packages' tests, with given values. For commits and differences, see docs/reference/peers-tests.md.
+"""Cases from other packages' tests, with given values. For commits and differences, see
+docs/reference/peers-tests.md.
 
-For cases without values, see `test_against_reference.py`, `test_relation.py`, `test_against_peers.py`,
-`test_verification.py` and the tests of the adapters, which compare with these packages on random data.
+For cases without values, see `test_against_reference.py`, `test_relation.py`,
+`test_against_peers.py`, `test_verification.py` and the tests of the adapters, which compare with
+these packages on random data.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ FOUR_DECIMALS = 0.5e-4 + 1e-9
 def by_query(
     indexes: list[int], preds: list[float], target: list[int], more: Any = ()
 ) -> tuple[Any, ...]:
-    """Convert torchmetrics' flat lists to a ranking per query, which excludes other queries' documents."""
+    """Convert torchmetrics' flat lists to a ranking per query, which excludes other queries'
+    documents.
+    """
     own = np.array(indexes) == np.unique(indexes)[:, None]
     excluded = ~own | np.isin(np.arange(len(indexes)), more)
     return np.tile(preds, (len(own), 1)), np.where(excluded, 0, target), excluded
@@ -29,7 +33,8 @@ def by_query(
 
 FLAT = ([0, 0, 0, 1, 1, 1, 1], [0.2, 0.3, 0.5, 0.1, 0.3, 0.5, 0.2])
 CURVE = by_query([0, 0, 0, 0, 1, 1, 1], [0.4, 0.01, 0.5, 0.6, 0.2, 0.3, 0.5], [1, 0, 0, 1, 1, 0, 1])
-# sentence-transformers: sums of one-hot vectors for five keywords; 2 documents are relevant to the fourth query.
+# sentence-transformers: sums of one-hot vectors for five keywords; 2 documents are relevant to the
+# fourth query.
 CORPUS = np.eye(5)[[0, 4, 3, 2, 1]] + np.outer([0, 0, 0, 0, 1], [0, 0, 1, 0, 0])
 # ir-measures: documents D0 to D5, scores for two runs, and grades.
 RUN = [[0.8, 0.3, 0.7, 0.4, 0.1, -1], [-1, 0.8, 0.4, 0.3, 0.7, -2]]
@@ -41,40 +46,49 @@ NOT_JUDGED = [[1, 0, 1, 0, 0], [0, 1, 1, 0, 1]]
 SCORED: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
     "torchmetrics, classes": (
         *by_query(*FLAT, [0, 0, 1, 0, 1, 0, 1]),
-        {"map": 0.7917, "mrr": 0.75, "precision@2": 0.5, "ir_recall@2": 0.75, "ndcg@4": 0.8467, "r_precision": 0.75},
+        {"map": 0.7917, "mrr": 0.75, "precision@2": 0.5, "ir_recall@2": 0.75, "ndcg@4": 0.8467,
+         "r_precision": 0.75},
     ),
     "torchmetrics, hit rate": (*by_query(*FLAT, [1, 0, 0, 0, 1, 0, 1]), {"recall@2": 0.5}),
     "torchmetrics, functions": (
         [[0.2, 0.3, 0.5]], [[1, 0, 1]], None,
-        {"map": 0.8333, "recall@2": 1, "precision@1": 1, "precision@2": 0.5, "ir_recall@1": 0.5, "ir_recall@2": 0.5,
+        {"map": 0.8333, "recall@2": 1, "precision@1": 1, "precision@2": 0.5, "ir_recall@1": 0.5,
+         "ir_recall@2": 0.5,
          "r_precision": 0.5},
     ),
     "torchmetrics, reciprocal rank": ([[0.2, 0.3, 0.5]], [[0, 1, 0]], None, {"mrr": 0.5}),
-    "torchmetrics, grades": ([[0.1, 0.2, 0.3, 4, 70]], [[10, 0, 0, 1, 5]], None, {"ndcg@5": 0.6957}),
+    "torchmetrics, grades": ([[0.1, 0.2, 0.3, 4, 70]], [[10, 0, 0, 1, 5]], None,
+        {"ndcg@5": 0.6957}),
     "torchmetrics, curve": (
         *CURVE,
         {**{f"precision@{k}": p for k, p in enumerate([1, 0.5, 0.6667, 0.5], 1)},
          **{f"ir_recall@{k}": share for k, share in enumerate([0.5, 0.5, 1, 1], 1)}},
     ),
-    "torchmetrics, ignored": (*by_query(*FLAT, [0, 0, 1, 0, 1, 1, 1], more=[2, 5]), {"precision@2": [0, 1]}),
+    "torchmetrics, ignored": (*by_query(*FLAT, [0, 0, 1, 0, 1, 1, 1], more=[2, 5]),
+        {"precision@2": [0, 1]}),
     "sentence-transformers": (
-        np.eye(5)[[0, 4, 3, 2, 1]] @ CORPUS.T, [[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 1],
+        np.eye(5)[[0, 4, 3, 2, 1]] @ CORPUS.T,
+        [[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 1],
                                                [0, 0, 0, 0, 1]], None,
-        {"recall@1": 1, "recall@3": 1, "precision@1": 1, "precision@3": 0.4, "ir_recall@1": 0.9, "ir_recall@3": 1,
+        {"recall@1": 1, "recall@3": 1, "precision@1": 1, "precision@3": 0.4, "ir_recall@1": 0.9,
+         "ir_recall@3": 1,
          "ndcg@3": 1, "mrr@3": 1, "map@5": 1},
     ),
-    "pytrec_eval, third": ([[1, 0, 1.5]], [[0, 1, 0]], None, {"ndcg@2": 0, "ndcg@3": 0.5, "ndcg@1000": 0.5}),
+    "pytrec_eval, third": ([[1, 0, 1.5]], [[0, 1, 0]], None,
+        {"ndcg@2": 0, "ndcg@3": 0.5, "ndcg@1000": 0.5}),
     "pytrec_eval, second": ([[4, 2, 1.5]], [[0, 1, 0]], None, {"ndcg@3": 0.63093}),
     "ir-measures, success": (RUN, SUCCESS >= 1, None, {"recall@2": [1, 0]}),
     "ir-measures, success of grade 3": (RUN, SUCCESS >= 3, None, {"recall@2": [0, 0]}),
     # A document that was not retrieved comes last, and only changes R.
     "ir-measures, AP and nDCG": (
-        RUN, GRADES, None, {"map@4": [0.83333, 0.125], "ndcg@4": [0.76018, 0.32739], "ndcg@3": [0.76018, 0]},
+        RUN, GRADES, None,
+        {"map@4": [0.83333, 0.125], "ndcg@4": [0.76018, 0.32739], "ndcg@3": [0.76018, 0]},
     ),
     "ir-measures, AP of grade 2": (RUN, GRADES >= 2, None, {"map@4": [0.33333, 0.25]}),
     # Grades are replaced by the gains {0: 1, 1: 4}, also for judged documents with grade 0.
     "ir-measures, gains": (RUN[:1], [[4, 0, 1, 2, 1, 0]], None, {"ndcg@5": 0.97177}),
-    "ir-measures, gains, four documents": (RUN[1:], [[4, 0, 0, 2, 0, 1]], None, {"ndcg@4": 0.14949}),
+    "ir-measures, gains, four documents": (RUN[1:], [[4, 0, 0, 2, 0, 1]], None,
+        {"ndcg@4": 0.14949}),
     "ir-measures, all": (*UNJUDGED, None, {"precision@4": [0.5, 0.25]}),
     "ir-measures, judged only": (*UNJUDGED, NOT_JUDGED, {"precision@4": [0.75, 0.25]}),
 }  # fmt: skip
@@ -92,7 +106,8 @@ def test_figures_of_scored_documents_are_theirs(case: str) -> None:
     assert_figures(evaluate_scores(scores, grades, excluded, metrics=figures), figures)
 
 
-# --- TensorFlow Similarity: four queries with classes 1, 1, 1 and 0, and the ranks of matches in the first three
+# --- TensorFlow Similarity: four queries with classes 1, 1, 1 and 0, and the ranks of matches in
+# the first three
 
 
 @pytest.mark.parametrize(
@@ -109,7 +124,9 @@ def test_micro_and_macro_averages_are_tensorflow_similaritys(
 
 
 def test_map_at_k_is_tensorflow_similaritys_but_divided_by_r() -> None:
-    """Use R = 3 for class 1, R = 10 for class 0, and K = 3; we divide by min(K, R). Clipped to R, it is our MAP@R."""
+    """Use R = 3 for class 1, R = 10 for class 0, and K = 3; we divide by min(K, R). Clipped to R,
+    it is our MAP@R.
+    """
     found = evaluate_ranks([[1, 2, 50]] * 3 + [[3, *range(50, 59)]], 100, metrics="map@3")
     theirs = found.per_query["map@3"] * [1, 1, 1, 3 / 10]
     assert theirs.mean() == pytest.approx(0.50833333332, abs=1e-9)
@@ -121,7 +138,9 @@ def test_map_at_k_is_tensorflow_similaritys_but_divided_by_r() -> None:
 
 
 def test_cmc_precision_and_map_are_open_metric_learnings_but_for_divisors() -> None:
-    """OML divides precision@k by min(k, R) and map@k by the matches in the first k; we use k and min(k, R)."""
+    """OML divides precision@k by min(k, R) and map@k by the matches in the first k; we use k and
+    min(k, R).
+    """
     ranks, numbers = (
         [[1, 2, 4], [1, 4, 5], [2, 3, 5], [3, 4, 5], [1], [4]],
         np.array([3, 3, 3, 3, 1, 1]),
@@ -160,7 +179,8 @@ def of_scores(truth: list[int], scores: Any, metrics: Any) -> Verification:
         ([0, 1], [1, 0], 0.0),
         ([1, 0], [0.5, 0.5], 0.5),
         ([1, 0, 1], [0.2, 0.3, 0.5], 0.5),  # torchmetrics' AUROC
-        # ir-measures' accuracy is the share of non-relevant documents ranked after a relevant document.
+        # ir-measures' accuracy is the share of non-relevant documents ranked after a relevant
+        # document.
         ([0, 1, 0, 0], [4, 3, 2, 1], 2 / 3),
         ([0, 1, 0, 1, 0], [5, 4, 3, 2, 1], 1 / 2),
     ],
@@ -179,7 +199,9 @@ def test_fnmr_at_fmr_of_open_metric_learning_is_1_less_tar_at_far() -> None:
 
 
 def test_label_ranking_average_precision_is_average_precision_with_pessimistic_ties() -> None:
-    """Use the cases of `check_lrap_toy`: all labels for 2 and 3 items, with scores that differ or tie."""
+    """Use the cases of `check_lrap_toy`: all labels for 2 and 3 items, with scores that differ or
+    tie.
+    """
     for scores in (
         [0.25, 0.75],
         [0.5, 0.5],
@@ -199,7 +221,9 @@ def test_label_ranking_average_precision_is_average_precision_with_pessimistic_t
 
 
 def test_several_matches_tied_with_others_share_the_last_place_there() -> None:
-    """Note that scikit-learn's value is not given by any order of the items, but lies between our bounds."""
+    """Note that scikit-learn's value is not given by any order of the items, but lies between our
+    bounds.
+    """
     scores, truth, theirs = [0.5] * 4, [1, 1, 1, 0], 3 / 4
     assert sklearn.metrics.label_ranking_average_precision_score([truth], [scores]) == theirs
     low, mean, high = (
@@ -210,7 +234,9 @@ def test_several_matches_tied_with_others_share_the_last_place_there() -> None:
 
 
 def test_a_constant_predictor() -> None:
-    """Scikit-learn returns the share of matches, 0.25; we return the mean over all orders, which is larger."""
+    """Scikit-learn returns the share of matches, 0.25; we return the mean over all orders, which is
+    larger.
+    """
     truth = np.arange(100) % 4 == 0
     assert sklearn.metrics.average_precision_score(truth, np.ones(100)) == 0.25
     found = evaluate_scores(np.ones((1, 100)), [truth], ties="expected", metrics="map")
@@ -220,15 +246,21 @@ def test_a_constant_predictor() -> None:
     assert found["map"] > 0.25
 
 
-# --- trec_eval: `make quicktest`, runs for three TREC queries with the values in `test/out.test.aq` and `.aql`
+# --- trec_eval: `make quicktest`, runs for three TREC queries with the values in `test/out.test.aq`
+# and `.aql`
 
-# The ranks of relevant documents in the 500 retrieved (ties are sorted by document number, in descending order).
+# The ranks of relevant documents in the 500 retrieved (ties are sorted by document number, in
+# descending order).
 _RANKS = {
-    301: "6 7 16 18 20 26 30 32 37 39 43 49 54 56 57 59 63 67 70 83 92 96 100 103 112 115 116 122 125 130 131 "
-    "133 143 144 145 158 172 178 184 197 199 200 207 210 212 219 224 229 240 249 253 263 267 274 280 290 "
-    "307 309 315 317 318 320 327 342 348 384 394 419 435 491 495",
-    302: "1 2 4 5 6 8 9 11 12 13 14 15 16 17 18 19 21 22 24 27 28 30 31 34 36 37 39 42 43 44 47 48 49 50 51 53 "
-    "56 58 72 79 82 84 116 154 289 301 331 353 394 458",
+    301: (
+        "6 7 16 18 20 26 30 32 37 39 43 49 54 56 57 59 63 67 70 83 92 96 100 103 112 115 116 122 "
+        "125 130 131 133 143 144 145 158 172 178 184 197 199 200 207 210 212 219 224 229 240 249 "
+        "253 263 267 274 280 290 307 309 315 317 318 320 327 342 348 384 394 419 435 491 495"
+    ),
+    302: (
+        "1 2 4 5 6 8 9 11 12 13 14 15 16 17 18 19 21 22 24 27 28 30 31 34 36 37 39 42 43 44 47 48 "
+        "49 50 51 53 56 58 72 79 82 84 116 154 289 301 331 353 394 458"
+    ),
     303: "19 37 41 43 44 65 67 89 99 107",
 }
 _RELEVANT = {301: 474, 302: 77, 303: 10}
@@ -264,7 +296,8 @@ _AT_CUTS = {
     ],
 }
 _OURS = {"P": "precision", "recall": "ir_recall", "ndcg_cut": "ndcg"}
-# In qrels.rel_level, query 301 has 6 documents with grade 4, 6 with 2 and 462 with 1; each other query has one grade.
+# In qrels.rel_level, query 301 has 6 documents with grade 4, 6 with 2 and 462 with 1; each other
+# query has one grade.
 _GRADED_NDCG = [
     [0.0000, 0.0439, 0.0393, 0.0746, 0.0867, 0.1390, 0.1544, 0.1396, 0.1396],
     [0.8304, 0.7530, 0.8085, 0.8082, 0.7604, 0.6046, 0.6209, 0.6617, 0.6617],
@@ -291,7 +324,8 @@ def at_cuts(name: str, table: list[list[float]]) -> dict[str, Any]:
 
 def test_figures_of_rankings_are_trec_evals() -> None:
     figures = {
-        **{key: value for theirs, ours in _OURS.items() for key, value in at_cuts(ours, _AT_CUTS[theirs]).items()},
+        **{key: value for theirs, ours in _OURS.items() for key,
+            value in at_cuts(ours, _AT_CUTS[theirs]).items()},
         "map@1000": [0.0324, 0.4175, 0.0858, 0.1785],  # map: R is below 1,000
         "r_precision": [0.1456, 0.5065, 0.0000, 0.2174],
         "mrr": [0.1667, 1.0000, 0.0526, 0.4064],
@@ -317,7 +351,9 @@ def test_figures_of_rankings_are_trec_evals() -> None:
 
 
 def test_graded_figures_are_trec_evals() -> None:
-    """Use `trec_eval -l2` with qrels.rel_level: nDCG uses all grades; other measures ignore grades below 2."""
+    """Use `trec_eval -l2` with qrels.rel_level: nDCG uses all grades; other measures ignore grades
+    below 2.
+    """
     missing_301 = [4] * 5 + [2] * 6 + [1] * (462 - 70)
     graded = [
         {r: 4 if r == 307 else 1 for r in ranks_of(301)[:71]}

@@ -1,4 +1,6 @@
-"""The evaluators that dml-eval-rs provides to dml-core: `exact` for embeddings, and `hamming` for codes."""
+"""The evaluators that dml-eval-rs provides to dml-core: `exact` for embeddings, and `hamming` for
+codes.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,8 @@ def test_their_evaluations_have_intervals_and_paired_tests(name: str) -> None:
 def test_they_measure_what_evaluate_does(name: str) -> None:
     of_all = [each for each, metric in METRICS.items() if metric.kind != "verification"]
     options: dict[str, Any] = {
-        "metrics": [each.replace("@K", "@2") for each in of_all], "unmatched": "zero", "ties": "expected", "seed": 2,
+        "metrics": [each.replace("@K", "@2") for each in of_all], "unmatched": "zero",
+        "ties": "expected", "seed": 2,
         "n_clusters": 7, "threads": 1,
     }  # fmt: skip
     evaluator = make(name, **options)

@@ -79,7 +79,8 @@ def test_mapped_files_give_what_arrays_give(tmp_path: Path, dtype: type) -> None
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],
-        capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
     )  # fmt: skip
 
 
@@ -91,14 +92,15 @@ gallery = np.load(sys.argv[1], mmap_mode="r")
 rng = np.random.default_rng(0)
 queries = rng.standard_normal((64, 384), dtype=np.float32)
 labels, gallery_labels = rng.integers(0, 100, 64), rng.integers(0, 100, len(gallery))
-# RLIMIT_DATA limits VmData (writable private memory, touched or not), so the limit is set relative to it.
+# RLIMIT_DATA limits VmData (writable private memory, touched or not), so the limit is set relative
+# to it.
 with open("/proc/self/status") as f:
     data = [int(line.split()[1]) for line in f if line.startswith("VmData")][0] * 1024
 resource.setrlimit(resource.RLIMIT_DATA, (data + gallery.nbytes * 2 // 3,) * 2)
 if sys.argv[2] == "copy":
     np.array(gallery)
-metrics = ("recall@1", "map@r", "nmi")
-result = evaluate(queries, labels, gallery, gallery_labels, metrics=metrics, n_clusters=1, threads=1)
+options = {"metrics": ("recall@1", "map@r", "nmi"), "n_clusters": 1, "threads": 1}
+result = evaluate(queries, labels, gallery, gallery_labels, **options)
 print(result.n_queries, result["nmi"])
 """
 

@@ -1,4 +1,6 @@
-"""Matches and excluded items (groups, lists, queries themselves, junk), compared with the slow reference."""
+"""Matches and excluded items (groups, lists, queries themselves, junk), compared with the slow
+reference.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,20 @@ from dml_eval_rs import (
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
 METRICS = [
-    "recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr", "precision@2", "map@2", "ndcg@3",
+    "recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr", "precision@2", "map@2",
+    "ndcg@3",
     "ir_recall@2", "mrr@3", "map", "minp",
 ]  # fmt: skip
-# Allow for rounding: a mean over orders of ties adds a few products, and other metrics add up to R quotients.
+# Allow for rounding: a mean over orders of ties adds a few products, and other metrics add up to R
+# quotients.
 TOLERANCE = 1e-12
 
 
 @st.composite
 def sides(draw: st.DrawFn, similarity: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Draw queries, and perhaps a gallery, that often tie: small integers, and sometimes a single row, repeated."""
+    """Draw queries, and perhaps a gallery, that often tie: small integers, and sometimes a single
+    row, repeated.
+    """
     codes = similarity == "hamming"
     dtype = np.uint8 if codes else draw(st.sampled_from([np.float16, np.float32, np.float64]))
     row = st.lists(
@@ -125,7 +131,9 @@ def test_listed_matches_and_grades_are_those_of_the_reference(similarity: str, d
 def test_listing_the_items_of_each_label_gives_the_bits_of_labels(
     similarity: str, ties: Any, separate: bool
 ) -> None:
-    """Use more than a single task and block of the screen, and large classes, which are counted from tables."""
+    """Use more than a single task and block of the screen, and large classes, which are counted
+    from tables.
+    """
     rng = np.random.default_rng(0)
     for classes in (4, 300):
         labels = rng.integers(0, classes, 900)
@@ -146,7 +154,9 @@ def test_listing_the_items_of_each_label_gives_the_bits_of_labels(
 
 @pytest.mark.parametrize("large", [False, True], ids=["small classes", "large classes"])
 def test_the_rule_of_reidentification_is_that_of_market_1501(large: bool) -> None:
-    """Compare with a loop like the protocol: drop junk and items with the query's identity and camera."""
+    """Compare with a loop like the protocol: drop junk and items with the query's identity and
+    camera.
+    """
     rng = np.random.default_rng(0)
     # -1 is junk, and 0 are distractors, which are not used as queries.
     identities = rng.integers(-1, 4 if large else 60, 700)

@@ -1,6 +1,8 @@
-"""Check relations between calls, bit for bit and per query, on enough rows (thousands) to be pruned.
+"""Check relations between calls, bit for bit and per query, on enough rows (thousands) to be
+pruned.
 
-The slow reference would take hours, but is not needed when calls are compared. Use `make soak` to run all tests.
+The slow reference would take hours, but is not needed when calls are compared. Use `make soak` to
+run all tests.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ def one_by_one(
 
 
 def test_ignored_items_of_a_pruned_call_are_those_of_one_call_a_query(tight: Rows) -> None:
-    """Check for a past fault: after a tile was skipped, ignored pairs in later tiles were not masked."""
+    """Check for a past fault: after a tile was skipped, ignored pairs in later tiles were not
+    masked.
+    """
     whole = evaluate("cosine", tight.x, tight.labels, ignored=tight.others)
     assert whole["map@r"].mean() > 0.97
     queries = range(0, N, 40)
@@ -197,7 +201,9 @@ class TestEvaluations:
 @pytest.mark.nightly
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_a_doubled_negative_moves_what_its_rule_of_ties_says(rows: Rows, similarity: Any) -> None:
-    """A copy ties with its original and comes after it, so it increases later positives' ranks by 1."""
+    """A copy ties with its original and comes after it, so it increases later positives' ranks by
+    1.
+    """
     x, labels = rows.of(similarity), rows.labels
     copies = np.arange(0, N, 7)
     gallery = np.concatenate([x, x[copies]])
@@ -316,7 +322,8 @@ class TestSearches:
             is_positive = labels[order[q]] == labels[q]
             choose = min if below == "hardest" else max
             bound = choose(similarities[q][is_positive], default=np.inf)
-            # Skip ties with the bound: float64 keys can differ although these rounded scores are equal.
+            # Skip ties with the bound: float64 keys can differ although these rounded scores are
+            # equal.
             if not codes and (similarities[q][~is_positive] == bound).any():
                 continue
             expected = order[q][~is_positive & (similarities[q] < bound)][:5]
@@ -328,7 +335,8 @@ class TestSearches:
 def test_a_verification_is_that_of_its_pairs_in_any_order(rows: Rows, similarity: Any) -> None:
     x, labels = rows.of(similarity)[:900], rows.labels[:900]
     options: Any = {
-        "similarity": similarity, "metrics": ("tar@far=0.1", "tar@far=1e-3", "tar@far=1e-4", "eer", "auc"),
+        "similarity": similarity,
+        "metrics": ("tar@far=0.1", "tar@far=1e-3", "tar@far=1e-4", "eer", "auc"),
     }  # fmt: skip
     whole = ours.verify(x, labels, **options).to_dict()
     i, j = np.triu_indices(len(x), 1)

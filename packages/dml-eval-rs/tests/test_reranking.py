@@ -63,7 +63,9 @@ def test_distances_are_those_of_the_dense_definition(data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("k", [5, 59])
 def test_equal_distances_keep_the_order_of_knn(k: int) -> None:
-    """If `k1` is 1 and the weight is 0, most items share no neighbour with a query, so the distance is 1."""
+    """If `k1` is 1 and the weight is 0, most items share no neighbour with a query, so the distance
+    is 1.
+    """
     distances, indices = rerank(X, None, k, k1=1, k2=1, weight=0)
     nearest = knn(X, None, k, exclude_self=True)[1]
     assert (distances[:, 1:] == 1).all()
@@ -81,7 +83,8 @@ def test_expanded_queries_are_those_of_the_definition(
         patch.setattr(reranking, "_BLOCK", data.draw(st.sampled_from([1, 1 << 22])))
         found = expand_queries(queries, gallery, k, alpha)
     assert found.dtype == np.float32
-    # Cosines are rounded to float32 before they are raised to a power; nearly opposite vectors amplify this.
+    # Cosines are rounded to float32 before they are raised to a power; nearly opposite vectors
+    # amplify this.
     np.testing.assert_allclose(
         found, reference.expand_queries(queries, gallery, k, alpha), atol=1e-4
     )
@@ -105,9 +108,11 @@ SIDES: dict[str, tuple[Any, ...]] = {
     "a gallery": (X[:20], LABELS[:20], X[20:], LABELS[20:]),
     "groups": (X, Labels(LABELS, np.arange(60) // 25)),
     "a gallery with groups and junk": (
-        X[:20], Labels(LABELS[:20], LABELS[:20] % 2), X[20:], Labels(LABELS[20:], LABELS[20:] // 6, junk=[0, 3])
+        X[:20], Labels(LABELS[:20], LABELS[:20] % 2), X[20:],
+        Labels(LABELS[20:], LABELS[20:] // 6, junk=[0, 3])
     ),
-    "junk and a class of one": (X[:50], Labels(np.minimum(LABELS[:50] + 40 * (np.arange(50) == 7), 30), junk=5)),
+    "junk and a class of one": (X[:50],
+        Labels(np.minimum(LABELS[:50] + 40 * (np.arange(50) == 7), 30), junk=5)),
     "ignored": (X, Labels(LABELS, ignored=(np.arange(61), np.roll(np.arange(60), 12)))),
     "lists": (X, LISTS),
     "grades": (X, GRADED),
@@ -170,7 +175,8 @@ BAD: list[tuple[Any, str]] = [
     (lambda: rerank(X[:9], X, 5, k2=70), "k2 is 70; expected 1 to 69 for 69 items"),
     (lambda: rerank(X, None, 5, weight=1.5), r"weight is 1.5; expected 0 to 1"),
     (lambda: rerank(X, None, 5, weight=float("nan")), "weight is nan; expected a finite number"),
-    (lambda: rerank(X, None, 5, similarity="dot"), "similarity is 'dot'; expected one of 'cosine', 'euclidean'"),  # type: ignore[arg-type]
+    (lambda: rerank(X, None, 5, similarity="dot"),
+     "similarity is 'dot'; expected one of 'cosine', 'euclidean'"),  # type: ignore[arg-type]
     (lambda: rerank(X * 0, None, 5), "row 0"),
     (lambda: expand_queries(X, alpha=-1), "alpha is -1.0; expected at least 0"),
     (lambda: expand_queries(X, k=60), "k is 60; expected 1 to 59"),

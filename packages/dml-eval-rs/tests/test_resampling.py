@@ -1,4 +1,6 @@
-"""Intervals by class agree with enumerating all resamples, and tests by class with enumerating all sign flips."""
+"""Intervals by class agree with enumerating all resamples, and tests by class with enumerating all
+sign flips.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def test_percentiles_of_class_resamples_are_those_of_all_of_them() -> None:
     for level in (0.5, 0.9):
         interval = of_values(VALUES).confidence_interval("mrr", level, by=CLASSES)
         for found, q in ((interval.low, (1 - level) / 2), (interval.high, (1 + level) / 2)):
-            # The share of 2,000 draws below a number has a standard deviation of at most 0.0112; allow for four.
+            # The share of 2,000 draws below a number has a standard deviation of at most 0.0112;
+            # allow for four.
             low, high = np.quantile(means, [max(0, q - 0.045), min(1, q + 0.045)])
             assert low <= found <= high
 
@@ -52,7 +55,9 @@ def test_the_paired_test_by_class_agrees_with_all_signs_of_the_classes() -> None
 
 
 def test_queries_that_agree_within_classes_have_wider_intervals() -> None:
-    """If classes have m equal queries, the mean's deviation is √m times larger than for independent queries."""
+    """If classes have m equal queries, the mean's deviation is √m times larger than for independent
+    queries.
+    """
     rng = np.random.default_rng(1)
     values, by = np.repeat(rng.random(200), 9), np.repeat(np.arange(200), 9)
     result = of_values(values.tolist())

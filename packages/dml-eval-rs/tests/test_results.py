@@ -1,4 +1,6 @@
-"""Results can be converted to text, HTML, Markdown, LaTeX, CSV, JSON, other libraries' tables, and plots."""
+"""Results can be converted to text, HTML, Markdown, LaTeX, CSV, JSON, other libraries' tables, and
+plots.
+"""
 
 from __future__ import annotations
 

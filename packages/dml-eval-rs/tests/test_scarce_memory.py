@@ -1,4 +1,6 @@
-"""If there is too little memory, functions raise MemoryError or return correct results, but never crash."""
+"""If there is too little memory, functions raise MemoryError or return correct results, but never
+crash.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,8 @@ CALLS = [
     "verify_shards([x[:400], x[400:800]], labels[:800], [y], other_labels, block=300, threads=1)",
     "range_search(codes, None, 90, similarity='hamming', threads=1)",
 ]
-# Limits on the bytes that a call can add. The least can't hold the threads' stacks; the largest suffices.
+# Limits on the bytes that a call can add. The least can't hold the threads' stacks; the largest
+# suffices.
 LIMITS = [2**step for step in (20, 22, 23, 24, 25, 26, 27, 29)]
 
 

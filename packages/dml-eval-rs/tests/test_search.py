@@ -1,4 +1,6 @@
-"""Searches within a threshold, and the recall of an approximate index, compared with slow references."""
+"""Searches within a threshold, and the recall of an approximate index, compared with slow
+references.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ CODES = np.packbits(np.random.default_rng(0).random((40, 16)) < 0.3, axis=1)
 def expected_ranges(
     queries: Any, gallery: Any, threshold: float, similarity: str, exclude_self: bool
 ) -> Any:
-    """Compare all pairs; the distance of codes (the negated score) must not exceed the threshold."""
+    """Compare all pairs; the distance of codes (the negated score) must not exceed the
+    threshold.
+    """
     offsets, indices, scores = [0], [], []
     sign = -1 if similarity == "hamming" else 1
     for q, query in enumerate(queries):
@@ -192,7 +196,8 @@ def test_recall_is_that_of_a_full_sort(similarity: str, data: Any) -> None:
     items = queries if gallery is None else gallery
     k = data.draw(st.integers(1, len(items) - exclude_self))
     width = k + data.draw(st.integers(0, 2))
-    # An index can return any distinct items; if there are fewer items than columns, -1 fills the rest.
+    # An index can return any distinct items; if there are fewer items than columns, -1 fills the
+    # rest.
     ids = [*range(len(items)), *[-1] * width]
     rows = [data.draw(st.permutations(ids).map(lambda row: row[:width])) for _ in queries]
     options: dict[str, Any] = {
@@ -265,28 +270,41 @@ def test_the_interval_holds_the_mean() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: range_search(X, X, 0.0, max_results=7), ValueError, r"\d+ pairs reach .* at most 7"),
+        (lambda: range_search(X, X, 0.0, max_results=7), ValueError,
+         r"\d+ pairs reach .* at most 7"),
         (lambda: range_search(X, None, -1.5, max_results=1599), ValueError, "1600 pairs reach"),
         (lambda: range_search(X, X, -1.5, max_results=1599), ValueError, "1600 pairs reach"),
-        (lambda: range_search(X, X, float("nan")), ValueError, "threshold is nan; expected a finite number"),
-        (lambda: range_search(X, X, "a"), TypeError, "threshold is a str"),  # type: ignore[arg-type]
-        (lambda: range_search(X, X[:4], 0.5, exclude_self=True), ValueError, "40 queries and 4 gallery items"),
+        (lambda: range_search(X, X, float("nan")), ValueError,
+         "threshold is nan; expected a finite number"),
+        (lambda: range_search(X, X, "a"), TypeError,
+         "threshold is a str"),  # type: ignore[arg-type]
+        (lambda: range_search(X, X[:4], 0.5, exclude_self=True), ValueError,
+         "40 queries and 4 gallery items"),
         (lambda: range_search(X, X, 0.5, max_results=0), ValueError, "max_results is 0"),
         (lambda: range_search(X * np.nan, None, 0.5), ValueError, "queries row 0 holds NaN"),
-        (lambda: range_search(CODES, None, 16, similarity="hamming", max_results=9), ValueError, "1600 pairs reach"),
-        (lambda: range_search(CODES, X, 3, similarity="hamming"), TypeError, "gallery has dtype float32"),
-        (lambda: range_search(CODES, None, 3), TypeError, "expected similarity='hamming' for binary codes"),
-        (lambda: range_search(X, X, 0.5, similarity="l2"), ValueError, "similarity is 'l2'"),  # type: ignore[arg-type]
-        (lambda: index_recall([[0, 0]] * 40, X, None, 2), ValueError, "found row 0 contains 0 twice"),
-        (lambda: index_recall([[0, 40]] * 40, X, None, 2), ValueError, r"found row 0 contains 40; .* 0 to 39"),
+        (lambda: range_search(CODES, None, 16, similarity="hamming", max_results=9), ValueError,
+         "1600 pairs reach"),
+        (lambda: range_search(CODES, X, 3, similarity="hamming"), TypeError,
+         "gallery has dtype float32"),
+        (lambda: range_search(CODES, None, 3), TypeError,
+         "expected similarity='hamming' for binary codes"),
+        (lambda: range_search(X, X, 0.5, similarity="l2"), ValueError,
+         "similarity is 'l2'"),  # type: ignore[arg-type]
+        (lambda: index_recall([[0, 0]] * 40, X, None, 2), ValueError,
+         "found row 0 contains 0 twice"),
+        (lambda: index_recall([[0, 40]] * 40, X, None, 2), ValueError,
+         r"found row 0 contains 40; .* 0 to 39"),
         (lambda: index_recall([[0, -2]] * 40, X, None, 2), ValueError, "found row 0 contains -2"),
-        (lambda: index_recall([[0]] * 40, X, None, 2), ValueError, r"found has shape \(40, 1\); .*\(40, 2\)"),
+        (lambda: index_recall([[0]] * 40, X, None, 2), ValueError,
+         r"found has shape \(40, 1\); .*\(40, 2\)"),
         (lambda: index_recall([[0, 1]], X, None, 2), ValueError, r"found has shape \(1, 2\)"),
         (lambda: index_recall([0, 1], X, None, 2), ValueError, r"found has shape \(2,\)"),
         (lambda: index_recall([[0.0, 1]] * 40, X, None, 2), TypeError, "found has dtype float64"),
         (lambda: index_recall([[0, 1]] * 40, X, None, 41), ValueError, "k is 41; expected 1 to 40"),
-        (lambda: index_recall([[0, 1]] * 40, X, X[:, :3], 2), ValueError, r"gallery has shape \(40, 3\)"),
-        (lambda: index_recall([[0, 1]] * 40, X, X[:9], 2, exclude_self=True), ValueError, "40 queries and 9"),
+        (lambda: index_recall([[0, 1]] * 40, X, X[:, :3], 2), ValueError,
+         r"gallery has shape \(40, 3\)"),
+        (lambda: index_recall([[0, 1]] * 40, X, X[:9], 2, exclude_self=True), ValueError,
+         "40 queries and 9"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

@@ -1,4 +1,6 @@
-"""Shards give the bits of a single call, for any shards and blocks, any order of results, and repeated tasks."""
+"""Shards give the bits of a single call, for any shards and blocks, any order of results, and
+repeated tasks.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def some_lists(queries: int, most: int, seed: int) -> tuple[Any, Any]:
 
 
 def map_any(data: Any) -> Any:
-    """Return a map that pickles tasks, as for another process, shuffles them, and runs some twice."""
+    """Return a map that pickles tasks, as for another process, shuffles them, and runs some
+    twice.
+    """
 
     def run(function: Any, tasks: Any) -> list[Any]:
         tasks = [pickle.loads(pickle.dumps(task)) for task in tasks]
@@ -357,7 +361,10 @@ def test_a_lost_task_is_named_and_a_retried_one_counts_once(paths: list[Path]) -
     def losing(function: Any, tasks: Any) -> Any:
         return [function(task) for task in tasks if task[0].key != ("count", 0, 1)]
 
-    message = r"no result for 1 of 3 tasks, the first for shards\[0\] .* with shards\[0\] .* to shards\[1\]"
+    message = (
+        r"no result for 1 of 3 tasks, the first for shards\[0\] .* with shards\[0\] .* to "
+        r"shards\[1\]"
+    )
     with pytest.raises(ValueError, match=message):
         evaluate_shards(paths, IDS[30], map=losing, block=60)
 
@@ -403,9 +410,12 @@ CHANGED[17, 2] += 1
 @pytest.mark.parametrize(
     ("measure", "kind", "rows", "message"),
     [
-        (evaluate_shards, ("count", 1, 1), CHANGED, r"shards\[1\] \(.*1.npy\) row 17 changed between two tasks"),
-        (verify_shards, ("pass 1", 1, 1), PART + 1, r"shards\[1\] \(.*1.npy\) row \d+ changed between two tasks"),
-        (evaluate_shards, ("count",), X[:5], r"has shape \(5, 5\).*but had \(53, 5\).*before: don't change shards"),
+        (evaluate_shards, ("count", 1, 1), CHANGED,
+         r"shards\[1\] \(.*1.npy\) row 17 changed between two tasks"),
+        (verify_shards, ("pass 1", 1, 1), PART + 1,
+         r"shards\[1\] \(.*1.npy\) row \d+ changed between two tasks"),
+        (evaluate_shards, ("count",), X[:5],
+         r"has shape \(5, 5\).*but had \(53, 5\).*before: don't change shards"),
     ],
     ids=["a number", "all rows", "the shape"],
 )  # fmt: skip
@@ -454,34 +464,56 @@ PAIR = Relevance(np.arange(N + 1), np.arange(N))
 @pytest.mark.parametrize(
     ("measure", "arguments", "options", "error", "message"),
     [
-        (evaluate_shards, (X, IDS[30]), {}, TypeError, "shards is a ndarray; expected a list of shards"),
+        (evaluate_shards, (X, IDS[30]), {}, TypeError,
+         "shards is a ndarray; expected a list of shards"),
         (evaluate_shards, ([], IDS[30]), {}, ValueError, "shards is empty"),
         (evaluate_shards, ([X[:0]], []), {}, ValueError, "shards has no rows"),
-        (evaluate_shards, ([X], IDS[30][:9]), {}, ValueError, r"shape \(9,\); expected \(160,\) to match shards"),
+        (evaluate_shards, ([X], IDS[30][:9]), {}, ValueError,
+         r"shape \(9,\); expected \(160,\) to match shards"),
         (evaluate_shards, ([X], None), {}, TypeError, "labels is None"),
-        (evaluate_shards, ([X], IDS[30]), {"metrics": "nmi"}, ValueError, "'nmi'; expected retrieval metrics"),
-        (evaluate_shards, ([X], IDS[30]), {"n_clusters": 3}, ValueError, "no clustering metric is requested"),
-        (evaluate_shards, ([X], IDS[30]), {"peers": None}, TypeError, "can't use peers, because map divides the work"),
-        (evaluate_shards, ([X], IDS[30]), {"typo": 1}, TypeError, "unexpected keyword argument 'typo'"),
-        (evaluate_shards, ([X], IDS[30]), {"block": 0}, ValueError, "block is 0; expected at least 1"),
-        (evaluate_shards, ([X], np.arange(N)), {}, ValueError, "none of the 160 queries has a match"),
-        (evaluate_shards, ([CODES], IDS[30]), {}, TypeError, r"shards\[0\] has dtype uint8.*similarity='hamming'"),
-        (evaluate_shards, ([X], IDS[30]), {"similarity": "hamming"}, TypeError, r"binarize\(shards\[0\]\)"),
-        (evaluate_shards, ([X, X], [*IDS[30]] * 2), {"gallery": [X]}, ValueError, "gallery is given without"),
-        (evaluate_shards, ([X], PAIR, [X], IDS[30]), {}, ValueError, "gallery_labels and a Relevance are both given"),
-        (evaluate_shards, ([X], PAIR, [X[:9]]), {}, ValueError, "Relevance lists item 9 for query 9"),
-        (evaluate_shards, ([X], Labels(IDS[30], junk=1), [X], IDS[30]), {}, ValueError, "labels have junk"),
-        (verify_shards, (X, IDS[30]), {}, TypeError, "shards is a ndarray; expected a list of shards"),
+        (evaluate_shards, ([X], IDS[30]), {"metrics": "nmi"}, ValueError,
+         "'nmi'; expected retrieval metrics"),
+        (evaluate_shards, ([X], IDS[30]), {"n_clusters": 3}, ValueError,
+         "no clustering metric is requested"),
+        (evaluate_shards, ([X], IDS[30]), {"peers": None}, TypeError,
+         "can't use peers, because map divides the work"),
+        (evaluate_shards, ([X], IDS[30]), {"typo": 1}, TypeError,
+         "unexpected keyword argument 'typo'"),
+        (evaluate_shards, ([X], IDS[30]), {"block": 0}, ValueError,
+         "block is 0; expected at least 1"),
+        (evaluate_shards, ([X], np.arange(N)), {}, ValueError,
+         "none of the 160 queries has a match"),
+        (evaluate_shards, ([CODES], IDS[30]), {}, TypeError,
+         r"shards\[0\] has dtype uint8.*similarity='hamming'"),
+        (evaluate_shards, ([X], IDS[30]), {"similarity": "hamming"}, TypeError,
+         r"binarize\(shards\[0\]\)"),
+        (evaluate_shards, ([X, X], [*IDS[30]] * 2), {"gallery": [X]}, ValueError,
+         "gallery is given without"),
+        (evaluate_shards, ([X], PAIR, [X], IDS[30]), {}, ValueError,
+         "gallery_labels and a Relevance are both given"),
+        (evaluate_shards, ([X], PAIR, [X[:9]]), {}, ValueError,
+         "Relevance lists item 9 for query 9"),
+        (evaluate_shards, ([X], Labels(IDS[30], junk=1), [X], IDS[30]), {}, ValueError,
+         "labels have junk"),
+        (verify_shards, (X, IDS[30]), {}, TypeError,
+         "shards is a ndarray; expected a list of shards"),
         (verify_shards, ([X], IDS[30]), {"metrics": "recall@1"}, ValueError, "'recall@1'"),
-        (verify_shards, ([X], IDS[30]), {"metrics": "accuracy"}, ValueError, "expected pairs and folds"),
+        (verify_shards, ([X], IDS[30]), {"metrics": "accuracy"}, ValueError,
+         "expected pairs and folds"),
         (verify_shards, ([X], IDS[30]), {"similarity": "l2"}, ValueError, "similarity is 'l2'"),
-        (verify_shards, ([X], IDS[30]), {"block": 0}, ValueError, "block is 0; expected at least 1"),
-        (verify_shards, ([X], IDS[30], [X]), {}, ValueError, "gallery is given without gallery_labels"),
-        (verify_shards, ([X], PAIR), {}, ValueError, "labels is a Relevance; expected an array or Labels"),
-        (verify_shards, ([X], np.arange(N)), {}, ValueError, "none of the 12720 pairs has equal labels"),
+        (verify_shards, ([X], IDS[30]), {"block": 0}, ValueError,
+         "block is 0; expected at least 1"),
+        (verify_shards, ([X], IDS[30], [X]), {}, ValueError,
+         "gallery is given without gallery_labels"),
+        (verify_shards, ([X], PAIR), {}, ValueError,
+         "labels is a Relevance; expected an array or Labels"),
+        (verify_shards, ([X], np.arange(N)), {}, ValueError,
+         "none of the 12720 pairs has equal labels"),
         (verify_shards, ([X], np.zeros(N, int)), {}, ValueError, "all 12720 pairs match"),
-        (knn_shards, ([X], None, 160), {"exclude_self": True}, ValueError, "k is 160; expected 1 to 159"),
-        (knn_shards, (X, None, 1), {}, TypeError, "queries is a ndarray; expected a list of shards"),
+        (knn_shards, ([X], None, 160), {"exclude_self": True}, ValueError,
+         "k is 160; expected 1 to 159"),
+        (knn_shards, (X, None, 1), {}, TypeError,
+         "queries is a ndarray; expected a list of shards"),
     ],
     ids=itertools.count(),
 )  # fmt: skip

@@ -1,4 +1,6 @@
-"""Processes that share a measurement must get a single process's bits, and must not compare a pair twice."""
+"""Processes that share a measurement must get a single process's bits, and must not compare a pair
+twice.
+"""
 
 from __future__ import annotations
 
@@ -168,12 +170,17 @@ def test_an_error_of_an_exchange_reaches_the_caller() -> None:
     run_together(2, measure)
 
 
-# By name: the method that fails, a function of the right answer and this rank's part, and the error.
+# By name: the method that fails, a function of the right answer and this rank's part, and the
+# error.
 FAULTS: dict[str, tuple[str, Any, type[Exception], str]] = {
-    "gathers a number too few": ("all_gather", lambda x, _: x[:-1], ValueError, "all_gather returned"),
-    "gathers a number too many": ("all_gather", lambda x, _: np.append(x, 1.0), ValueError, "all_gather returned"),
-    "gathers in reverse": ("all_gather", lambda x, _: x[::-1].copy(), ValueError, "all_gather (changed|returned)"),
-    "gathers its own numbers alone": ("all_gather", lambda _, own: own, ValueError, "all_gather returned"),
+    "gathers a number too few": ("all_gather", lambda x, _: x[:-1], ValueError,
+        "all_gather returned"),
+    "gathers a number too many": ("all_gather", lambda x, _: np.append(x, 1.0), ValueError,
+        "all_gather returned"),
+    "gathers in reverse": ("all_gather", lambda x, _: x[::-1].copy(), ValueError,
+        "all_gather (changed|returned)"),
+    "gathers its own numbers alone": ("all_gather", lambda _, own: own, ValueError,
+        "all_gather returned"),
     "gathers in single precision": (
         "all_gather", lambda x, _: x.astype(np.float32),
         TypeError, "all_gather returned .*float32.*expected a numpy array",
@@ -182,19 +189,28 @@ FAULTS: dict[str, tuple[str, Any, type[Exception], str]] = {
         "all_gather", lambda x, _: x.astype(np.float32).astype(np.float64),
         ValueError, "all_gather (changed|returned)",
     ),
-    "gathers a list": ("all_gather", lambda x, _: x.tolist(), TypeError, "all_gather returned a list"),
+    "gathers a list": ("all_gather", lambda x, _: x.tolist(), TypeError,
+        "all_gather returned a list"),
     "gathers NaN": ("all_gather", lambda x, _: x * np.nan, ValueError, "all_gather returned"),
-    "reduces nothing": ("all_reduce", lambda _, own: own, ValueError, "all_reduce returned 1 as the sum of a 1"),
-    "reduces to a mean": ("all_reduce", lambda x, _: x // 2, ValueError, "all_reduce returned 1 as the sum"),
-    "reduces twice": ("all_reduce", lambda x, _: 2 * x, ValueError, "all_reduce returned 4 as the sum"),
-    "reduces to one number": ("all_reduce", lambda x, _: x[:1], ValueError, "all_reduce returned 1 counts"),
+    "reduces nothing": ("all_reduce", lambda _, own: own, ValueError,
+        "all_reduce returned 1 as the sum of a 1"),
+    "reduces to a mean": ("all_reduce", lambda x, _: x // 2, ValueError,
+        "all_reduce returned 1 as the sum"),
+    "reduces twice": ("all_reduce", lambda x, _: 2 * x, ValueError,
+        "all_reduce returned 4 as the sum"),
+    "reduces to one number": ("all_reduce", lambda x, _: x[:1], ValueError,
+        "all_reduce returned 1 counts"),
     "reduces to floats": (
         "all_reduce", lambda x, _: x.astype(np.float64),
-        TypeError, "all_reduce returned .*float64; expected a numpy array of one dimension and dtype int64",
+        TypeError,
+        "all_reduce returned .*float64; expected a numpy array of one dimension and dtype "
+                   "int64",
     ),
-    "reduces to a table": ("all_reduce", lambda x, _: x[None], TypeError, "all_reduce returned an array of 2 dim"),
+    "reduces to a table": ("all_reduce", lambda x, _: x[None], TypeError,
+        "all_reduce returned an array of 2 dim"),
     "loses a count": (
-        "all_reduce", lambda x, _: np.where(np.arange(len(x)) == x[:-2].argmax(), 0, x), ValueError, "aren't sums",
+        "all_reduce", lambda x, _: np.where(np.arange(len(x)) == x[:-2].argmax(), 0, x), ValueError,
+        "aren't sums",
     ),
     "reduces to negative counts": ("all_reduce", lambda x, _: -x, ValueError, "negative count"),
 }  # fmt: skip

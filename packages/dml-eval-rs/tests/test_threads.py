@@ -1,4 +1,6 @@
-"""Threads must end before public functions or methods return, so that a forked child can also call these."""
+"""Threads must end before public functions or methods return, so that a forked child can also call
+these.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rules for ties that share a count must give the bits of separate calls, and the slow reference's values."""
+"""Rules for ties that share a count must give the bits of separate calls, and the slow reference's
+values.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ METRICS = [
 
 @pytest.fixture(scope="module")
 def tied() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Make rows that fill multiple tiles: with few ties, integers with many ties, equal rows, and a large class."""
+    """Make rows that fill multiple tiles: with few ties, integers with many ties, equal rows, and a
+    large class.
+    """
     rng = np.random.default_rng(0)
     labels = np.arange(1200) // 4
     x = (rng.normal(size=(300, 24))[labels] + rng.normal(size=(1200, 24))).astype(np.float32)
@@ -127,10 +131,12 @@ def test_optimistic_and_pessimistic_bound_every_metric(
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
-        (([0, 0, 1, 1],), {"ties": "index"}, TypeError, "ties is 'index'; expected a sequence of rules"),
+        (([0, 0, 1, 1],), {"ties": "index"}, TypeError,
+         "ties is 'index'; expected a sequence of rules"),
         (([0, 0, 1, 1],), {"ties": None}, TypeError, "ties is None; expected a sequence of rules"),
         (([0, 0, 1, 1],), {"ties": ()}, ValueError, "ties is empty; expected at least one"),
-        (([0, 0, 1, 1],), {"ties": ["index", "none"]}, ValueError, "ties is 'none'; expected one of 'index'"),
+        (([0, 0, 1, 1],), {"ties": ["index", "none"]}, ValueError,
+         "ties is 'none'; expected one of 'index'"),
         (([0, 0, 1, 1],), {"ties": [1]}, TypeError, "ties is a int; expected one of 'index'"),
         (([0, 0, 1, 1],), {"ties": ["index"] * 2}, ValueError, "expected distinct rules"),
         (([0, 0, 1],), {}, ValueError, r"labels has shape \(3,\)"),
@@ -138,10 +144,12 @@ def test_optimistic_and_pessimistic_bound_every_metric(
         (([0, 1, 2, 3],), {}, ValueError, "none of the 4 queries has a match"),
         (([0] * 4, np.eye(4)), {}, ValueError, "gallery is given without gallery_labels"),
         (([0] * 4, np.eye(3), [0] * 3), {}, ValueError, r"expected \(3, 4\) to match embeddings"),
-        (([0] * 4,), {"similarity": "hamming"}, TypeError, "dtype float64; similarity='hamming' expects uint8"),
+        (([0] * 4,), {"similarity": "hamming"}, TypeError,
+         "dtype float64; similarity='hamming' expects uint8"),
         (([0] * 4,), {"similarity": "angle"}, ValueError, "similarity is 'angle'"),
         (([0] * 4,), {"unmatched": "one"}, ValueError, "unmatched is 'one'"),
-        (([0] * 4,), {"metrics": "ari"}, ValueError, "metrics contains 'ari'; expected retrieval metrics"),
+        (([0] * 4,), {"metrics": "ari"}, ValueError,
+         "metrics contains 'ari'; expected retrieval metrics"),
     ],
 )  # fmt: skip
 def test_wrong_rules_and_arrays_are_refused(

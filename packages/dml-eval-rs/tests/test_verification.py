@@ -1,4 +1,6 @@
-"""Verification of floats and codes, compared with the slow reference in rational arithmetic and with scikit-learn."""
+"""Verification of floats and codes, compared with the slow reference in rational arithmetic and
+with scikit-learn.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ FLOATS = ("cosine", "dot", "euclidean")
 SIMILARITIES = (*FLOATS, "hamming")
 FAR = {f"tar@far={far!r}": far for far in (0.9, 0.5, 1 / 3, 0.3, 0.1, 1e-3)}
 METRICS = [*FAR, "eer", "auc", "micro_ap"]
-# If the sample and the capacity are this small, brackets are wrong, lists overflow, and float64 must decide.
+# If the sample and the capacity are this small, brackets are wrong, lists overflow, and float64
+# must decide.
 SIZES = [(None, None), (1, None), (3, 5), (20, 1), (1, 200), (20, 200)]
 X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 LABELS = np.arange(40) % 8
@@ -39,7 +42,9 @@ def run_with(options: dict[str, Any], *arguments: Any, **names: Any) -> Verifica
 def draw_labels(
     data: st.DataObject, rows: int, *, grouped: bool, junk: bool
 ) -> tuple[Labels, list[Any]]:
-    """Draw labels, and convert these for the reference: None for junk, and a distinct label per distractor."""
+    """Draw labels, and convert these for the reference: None for junk, and a distinct label per
+    distractor.
+    """
 
     def draw(most: int) -> list[int]:
         drawn: list[int] = data.draw(st.lists(st.integers(0, most), min_size=rows, max_size=rows))
@@ -64,7 +69,8 @@ def assert_measured(found: Verification, positives: list[float], negatives: list
     # A sum of rounded products.
     assert found["micro_ap"] == pytest.approx(reference.micro_ap(positives, negatives), abs=1e-14)
     assert found.roc is not None
-    # Corners on a straight part of the curve are omitted, so our corners must be a subset, in the same order.
+    # Corners on a straight part of the curve are omitted, so our corners must be a subset, in the
+    # same order.
     curve = list(zip(found.roc.far.tolist(), found.roc.tar.tolist()))
     every = [(float(far), float(tar)) for far, tar, _ in reference.corners(positives, negatives)]
     assert curve == sorted(set(curve))
@@ -161,7 +167,9 @@ def test_given_pairs_are_measured_as_by_the_reference(similarity: Any, data: Any
 
 
 def noisy(rows: int, dim: int, dtype: type, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Draw rows in classes; kind "ties" makes them small integers, and kind "twins" repeats rows."""
+    """Draw rows in classes; kind "ties" makes them small integers, and kind "twins" repeats
+    rows.
+    """
     rng = np.random.default_rng(5)
     labels = rng.integers(0, rows // 6, rows)
     x = rng.normal(size=(rows, dim))[labels] + 1.2 * rng.normal(size=(rows, dim))
@@ -369,32 +377,50 @@ def test_given_pairs_of_codes_with_folds_are_those_of_their_bits() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: verify(X, LABELS, metrics="tar@far=1"), ValueError, "'tar@far=1' needs a FAR between 0 and 1"),
-        (lambda: verify(X, LABELS, metrics="recall@1"), ValueError, "'recall@1' is a retrieval metric"),
-        (lambda: verify(X, LABELS, metrics="err"), ValueError, "unknown metric 'err'; did you mean 'eer'"),
-        (lambda: verify(X, LABELS, metrics="accuracy"), ValueError, "'accuracy', but folds is None"),
+        (lambda: verify(X, LABELS, metrics="tar@far=1"), ValueError,
+         "'tar@far=1' needs a FAR between 0 and 1"),
+        (lambda: verify(X, LABELS, metrics="recall@1"), ValueError,
+         "'recall@1' is a retrieval metric"),
+        (lambda: verify(X, LABELS, metrics="err"), ValueError,
+         "unknown metric 'err'; did you mean 'eer'"),
+        (lambda: verify(X, LABELS, metrics="accuracy"), ValueError,
+         "'accuracy', but folds is None"),
         (lambda: verify(X, np.arange(40)), ValueError, "none of the 780 pairs has equal labels"),
-        (lambda: verify(X, np.zeros(40, int)), ValueError, r"all 780 pairs .* negative \(impostor\) pair"),
-        (lambda: verify(X, Labels(LABELS, LABELS)), ValueError, "none of the 700 pairs has equal labels"),
-        (lambda: verify(X, Labels(LABELS, LABELS), X, LABELS), ValueError, "labels have groups, but gallery_labels"),
+        (lambda: verify(X, np.zeros(40, int)), ValueError,
+         r"all 780 pairs .* negative \(impostor\) pair"),
+        (lambda: verify(X, Labels(LABELS, LABELS)), ValueError,
+         "none of the 700 pairs has equal labels"),
+        (lambda: verify(X, Labels(LABELS, LABELS), X, LABELS), ValueError,
+         "labels have groups, but gallery_labels"),
         (lambda: verify(X, LABELS, X), ValueError, "gallery is given without gallery_labels"),
-        (lambda: verify(X, Relevance(np.zeros(len(X) + 1, int), [])), ValueError, "labels is a Relevance"),
-        (lambda: verify(X, Labels(LABELS, ignored=([0] * 41, []))), ValueError, "labels have ignored items"),
-        (lambda: verify(X, LABELS, similarity="hamming"), TypeError, "embeddings has dtype float32; .* uint8 codes"),
-        (lambda: verify(CODES, CODE_LABELS), TypeError, "embeddings has dtype uint8, .* similarity='hamming'"),
+        (lambda: verify(X, Relevance(np.zeros(len(X) + 1, int), [])), ValueError,
+         "labels is a Relevance"),
+        (lambda: verify(X, Labels(LABELS, ignored=([0] * 41, []))), ValueError,
+         "labels have ignored items"),
+        (lambda: verify(X, LABELS, similarity="hamming"), TypeError,
+         "embeddings has dtype float32; .* uint8 codes"),
+        (lambda: verify(CODES, CODE_LABELS), TypeError,
+         "embeddings has dtype uint8, .* similarity='hamming'"),
         (lambda: verify(X, LABELS, folds=10), ValueError, "folds is given without pairs"),
-        (lambda: verify(X, LABELS, pairs=[[0, 1]], peers=object()), ValueError, "pairs and peers are both given"),  # type: ignore[arg-type]
-        (lambda: verify(X, LABELS, pairs=[[0, 40]]), ValueError, r"\[0, 40\]; expected nonnegative indices below 40"),
+        (lambda: verify(X, LABELS, pairs=[[0, 1]], peers=object()), ValueError,
+         "pairs and peers are both given"),  # type: ignore[arg-type]
+        (lambda: verify(X, LABELS, pairs=[[0, 40]]), ValueError,
+         r"\[0, 40\]; expected nonnegative indices below 40"),
         (lambda: verify(X, LABELS, pairs=[[0, 1], [-1, 2]]), ValueError, r"pair 1 is \[-1, 2\]"),
-        (lambda: verify(X, LABELS, pairs=[[0, 1], [3, 3]]), ValueError, r"pair 1 is \[3, 3\]; .* distinct items"),
+        (lambda: verify(X, LABELS, pairs=[[0, 1], [3, 3]]), ValueError,
+         r"pair 1 is \[3, 3\]; .* distinct items"),
         (lambda: verify(X, LABELS, pairs=[[0.0, 1]]), TypeError, "pairs has dtype float64"),
         (lambda: verify(X, LABELS, pairs=[0, 1]), ValueError, r"pairs has shape \(2,\)"),
         (lambda: verify(X, LABELS, pairs=[[0, 8], [0, 16]]), ValueError, "all 2 pairs match"),
-        (lambda: verify(X, LABELS, pairs=[[0, 8], [0, 1]], folds=3), ValueError, "folds is 3; expected 2 to 2"),
-        (lambda: verify(X, LABELS, pairs=[[0, 8], [0, 1]], folds=[1]), ValueError, r"folds has shape \(1,\)"),
-        (lambda: verify(X, LABELS, pairs=[[0, 8], [0, 1]], folds=[1, 1]), ValueError, "in one fold"),
+        (lambda: verify(X, LABELS, pairs=[[0, 8], [0, 1]], folds=3), ValueError,
+         "folds is 3; expected 2 to 2"),
+        (lambda: verify(X, LABELS, pairs=[[0, 8], [0, 1]], folds=[1]), ValueError,
+         r"folds has shape \(1,\)"),
+        (lambda: verify(X, LABELS, pairs=[[0, 8], [0, 1]], folds=[1, 1]), ValueError,
+         "in one fold"),
         (lambda: verify(X * 0, LABELS), ValueError, "embeddings row 0 is all zeros"),
-        (lambda: verify(X, LABELS, similarity="l2"), ValueError, "similarity is 'l2'"),  # type: ignore[arg-type]
+        (lambda: verify(X, LABELS, similarity="l2"), ValueError,
+         "similarity is 'l2'"),  # type: ignore[arg-type]
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

@@ -1,4 +1,6 @@
-"""Intervals and paired tests for verification, by identity, compared with slow sums over pairs and simulations."""
+"""Intervals and paired tests for verification, by identity, compared with slow sums over pairs and
+simulations.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,9 @@ def simulate(n: int, rng: np.random.Generator, noise: float = 0.8) -> tuple[np.n
 
 @pytest.mark.slow
 def test_intervals_cover_the_value_of_many_identities_and_tests_reject_at_their_level() -> None:
-    """Check loose bounds for 60 data sets of 40 identities: 95 % intervals must cover at least 80 %."""
+    """Check loose bounds for 60 data sets of 40 identities: 95 % intervals must cover at least 80
+    %.
+    """
     metrics = ("tar@far=1e-1", "tar@far=1e-2", "eer", "auc")
     truth = verify(*simulate(1500, np.random.default_rng(99)), metrics=metrics)
     covered, rejected = dict.fromkeys(metrics, 0), dict.fromkeys(metrics, 0)
@@ -201,14 +205,17 @@ def test_junk_and_identities_without_pairs_are_not_resampled() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: FOUND.confidence_interval("tar@far=1e-3"), KeyError, "no metric 'tar@far=1e-3' was measured"),
+        (lambda: FOUND.confidence_interval("tar@far=1e-3"), KeyError,
+         "no metric 'tar@far=1e-3' was measured"),
         (lambda: FOUND.confidence_interval("accuracy"), KeyError, "no metric 'accuracy'"),
         (lambda: FOUND.confidence_interval("eer", 1.0), ValueError, "level is 1.0"),
         (lambda: FOUND.confidence_interval("eer", seed=-1), ValueError, "seed is -1"),
         (lambda: pickle.loads(pickle.dumps(FOUND)).confidence_interval("eer"), ValueError,
          "this result was pickled or comes from verify_shards; use verify"),
-        (lambda: FOUND.compare(pickle.loads(pickle.dumps(FOUND)), "eer"), ValueError, "intervals need the embeddings"),
-        (lambda: FOUND.compare(verify(X, IDS // 2), "eer"), ValueError, "the results have different pairs"),
+        (lambda: FOUND.compare(pickle.loads(pickle.dumps(FOUND)), "eer"), ValueError,
+         "intervals need the embeddings"),
+        (lambda: FOUND.compare(verify(X, IDS // 2), "eer"), ValueError,
+         "the results have different pairs"),
         (lambda: FOUND.compare(verify(X, IDS, metrics="auc"), "eer"), KeyError, "no metric 'eer'"),
         (lambda: verify(X[:3], [0, 0, 0], X[:6], IDS[:6]).confidence_interval("eer"), ValueError,
          "the pairs have 1 identities"),

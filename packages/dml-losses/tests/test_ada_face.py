@@ -39,7 +39,9 @@ def test_value_and_gradients_are_those_of_the_equation(
 
 
 def test_long_and_short_embeddings_have_their_margins_by_hand() -> None:
-    """Lengths 3, 2 and 1, with μ = 2 and σ = h/2, give q = 1, 0 and −1 (limited); the class is at 60°, m = 30°."""
+    """Lengths 3, 2 and 1, with μ = 2 and σ = h/2, give q = 1, 0 and −1 (limited); the class is at
+    60°, m = 30°.
+    """
     y, w = torch.tensor([0]), torch.tensor([[0.5, 0.75**0.5], [0.0, 1.0]], dtype=torch.float64)
     m = math.pi / 6
     true = {3.0: math.cos(m) - 2 * m, 2.0: 0.5 - m, 1.0: math.cos(3 * m)}

@@ -44,7 +44,9 @@ def test_every_step_is_the_batch_alone_and_the_weights_with_the_past(compensate:
 def test_long_embeddings_of_short_class_weights_leave_the_loss_finite(
     dtype: torch.dtype, size: float
 ) -> None:
-    """The ratio of the norms exceeds float16's range, and the square of the larger norm exceeds float32's."""
+    """The ratio of the norms exceeds float16's range, and the square of the larger norm exceeds
+    float32's.
+    """
     broad = BroadFace(ArcFace(C, D), 10).to(dtype)
     with torch.no_grad():
         broad.class_weights.mul_(1e-2)

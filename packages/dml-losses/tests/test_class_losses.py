@@ -115,7 +115,9 @@ def test_the_fakes_of_the_operators_have_the_shapes_of_their_results(
 
 
 def test_a_block_of_proxies_without_any_positive_only_pushes() -> None:
-    """A block has 512 of the 520 proxies; the last eight form a block without any positive in the batch."""
+    """A block has 512 of the 520 proxies; the last eight form a block without any positive in the
+    batch.
+    """
     x, w, y = rows(3, 14).requires_grad_(), rows(520, 15).requires_grad_(), torch.tensor([0, 2, 0])
     value = F.proxy_anchor(x, y, w, scale=8.0)
     expected = reference.proxy_anchor_value(x, y, w, 8.0, 0.1)
@@ -158,14 +160,17 @@ ANGULAR: dict[str, Loss] = {
 def test_embeddings_on_their_own_class_weight_have_the_gradient_of_the_other_classes(
     name: str, sign: float
 ) -> None:
-    """The angle does not have a derivative at 0° and 180°, and some of 100 rounded float32 cosines exceed 1."""
+    """The angle does not have a derivative at 0° and 180°, and some of 100 rounded float32 cosines
+    exceed 1.
+    """
     w = rows(100, 9).float()
     found = []
     for dtype in (torch.float32, torch.float64):
         x = (sign * w).to(dtype).requires_grad_()
         value = ANGULAR[name](x, torch.arange(100), w.to(dtype))
         found.append((value.detach().double(), grad(100 * value, x)[0].double()))
-    # Rounding hides the direction to the class: the error is the scale times 1e-7 / 3e-4, the smallest sine.
+    # Rounding hides the direction to the class: the error is the scale times 1e-7 / 3e-4, the
+    # smallest sine.
     torch.testing.assert_close(*found, rtol=1e-4, atol=8e-3)
 
 
@@ -193,7 +198,9 @@ def test_near_the_own_class_the_angular_margin_is_still_that_of_the_equation(
 def test_past_pi_curricular_faces_hard_negatives_exceed_the_turned_cosine(
     margin: float, progress: float, distance: float, seed: int
 ) -> None:
-    """Embeddings are opposite to the class, where cos(θ + m) differs most from the logit that replaces it."""
+    """Embeddings are opposite to the class, where cos(θ + m) differs most from the logit that
+    replaces it.
+    """
     w, noise, y = rows(12, seed), rows(9, seed + 1), torch.arange(9)
     x, t = distance * noise - w[y], torch.tensor(progress, dtype=torch.float64)
     ways: list[Loss] = [

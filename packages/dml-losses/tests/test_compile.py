@@ -1,4 +1,6 @@
-"""`torch.compile` makes a single graph of every loss: `fullgraph=True` fails if the graph breaks."""
+"""`torch.compile` makes a single graph of every loss: `fullgraph=True` fails if the graph
+breaks.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Losses make all tensors on the embeddings' device; fake tensors are used to check this when there is no accelerator.
+"""Losses make all tensors on the embeddings' device; fake tensors are used to check this when there
+is no accelerator.
 
-Fake tensors are given a shape, a dtype and a device, but not data, and operations that mix devices fail as on real
-devices. Tests marked `gpu` check the values.
+Fake tensors are given a shape, a dtype and a device, but not data, and operations that mix devices
+fail as on real devices. Tests marked `gpu` check the values.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from torch._library.custom_ops import CustomOpDef
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 CLASSES, DIM = 5, 6
-# `torch.unique` isn't defined for fake tensors, and copying a module would read the tensors' memory.
+# `torch.unique` isn't defined for fake tensors, and copying a module would read the tensors'
+# memory.
 NOT_FAKED = ("sampled-classes", "matryoshka of pairs")
-# Losses that read from the device how many positives a row has, or which rows' classes are on this rank.
+# Losses that read from the device how many positives a row has, or which rows' classes are on this
+# rank.
 READING = (
-    "recall-at-k-surrogate", "smooth-ap", "sup-ap", "triplet, all", "triplet, semi-hard", "sharded curricular-face",
+    "recall-at-k-surrogate", "smooth-ap", "sup-ap", "triplet, all", "triplet, semi-hard",
+    "sharded curricular-face",
 )  # fmt: skip
 # Sampling reads the number of classes, and a queue on the CPU is copied.
 NOT_CAPTURED = (*READING, "sampled-classes", "memvir, queue on the CPU")
@@ -58,7 +62,9 @@ def _see_inside_operators(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_loss_computes_on_the_device_of_the_embeddings(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fake tensors have no numbers to read, so a loss outside `READING` doesn't wait for the device."""
+    """Fake tensors have no numbers to read, so a loss outside `READING` doesn't wait for the
+    device.
+    """
     if name in READING:
         monkeypatch.setattr(torch.Tensor, "__int__", lambda self: 2)
         rows = lambda self: torch.arange(len(self), device=self.device)[:, None]  # noqa: E731
@@ -84,7 +90,10 @@ def test_a_tensor_on_another_device_is_found() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(
     not torch.cuda.is_available(),
-    reason="needs a CUDA device; on the CPU, fake tensors check that a loss doesn't wait for the device",
+    reason=(
+        "needs a CUDA device; on the CPU, fake tensors check that a loss doesn't wait for the "
+        "device"
+    ),
 )
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in NOT_CAPTURED])
 def test_a_cuda_graph_replays_value_and_gradients(name: str) -> None:

@@ -1,4 +1,6 @@
-"""Check that the pages list all losses, that the recipes are valid, and that the README's examples run."""
+"""Check that the pages list all losses, that the recipes are valid, and that the README's examples
+run.
+"""
 
 from __future__ import annotations
 

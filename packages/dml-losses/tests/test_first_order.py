@@ -1,4 +1,6 @@
-"""Losses of torch operations have second derivatives; losses with precomputed gradients raise an error."""
+"""Losses of torch operations have second derivatives; losses with precomputed gradients raise an
+error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Ranks that share a global batch train like a single process: values, parameters and memories agree."""
+"""Ranks that share a global batch train like a single process: values, parameters and memories
+agree.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class TestSummedGradients(RanksContract):
 
 
 class TestTwoTowers(RanksContract):
-    """Each rank has images with their texts, and both towers train; the rows can't be shared evenly."""
+    """Each rank has images with their texts, and both towers train; the rows can't be shared
+    evenly.
+    """
 
     rows_per_rank = (20, 13)
 

@@ -1,4 +1,6 @@
-"""Half-precision embeddings, as autocast gives them, lose no accuracy in a loss: sums and norms are in float32."""
+"""Half-precision embeddings, as autocast gives them, lose no accuracy in a loss: sums and norms are
+in float32.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +27,7 @@ def test_value_and_gradients_are_those_of_float64(name: str, dtype: torch.dtype)
     torch.testing.assert_close(value, expected.float(), rtol=1e-6, atol=0)
     for got, want in zip([x, *loss.parameters()], [same, *exact.parameters()], strict=True):
         limits = torch.finfo(got.dtype)
-        # The embeddings' gradient is rounded to their dtype, whose smallest numbers are eps · tiny apart.
+        # The embeddings' gradient is rounded to their dtype, whose smallest numbers are eps · tiny
+        # apart.
         bound = 3e-6 * want.grad.abs().max() + limits.eps * (want.grad.abs() + limits.tiny)
         assert ((got.grad.double() - want.grad).abs() <= bound).all()

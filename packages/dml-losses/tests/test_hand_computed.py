@@ -1,7 +1,8 @@
-"""Compare losses with the papers' equations, computed by hand; other tests compare them with slow references.
+"""Compare losses with the papers' equations, computed by hand; other tests compare them with slow
+references.
 
-Most inputs are unit vectors at 60° (cosine 1/2) and 90° (cosine 0), and the scale is 2·log 3, so that exponentials are
-3 and 1.
+Most inputs are unit vectors at 60° (cosine 1/2) and 90° (cosine 0), and the scale is 2·log 3, so
+that exponentials are 3 and 1.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ CASES: dict[str, tuple[Loss, float]] = {
         math.log(4 / 3),
     ),
     "heated-up-batch": (  # batch norm makes −1 and 1, divided by √D = 1; e^{α − (−α)} = 3
-        lambda: F.heated_up_softmax(COLUMN, torch.tensor([0, 1]), SIGNS, alpha=S / 4, feature_norm="batch"),
+        lambda: F.heated_up_softmax(COLUMN, torch.tensor([0, 1]), SIGNS, alpha=S / 4,
+            feature_norm="batch"),
         math.log(4 / 3),
     ),
     "cos-face": (  # 1/2 − 1/2 = 0
@@ -83,9 +85,11 @@ CASES: dict[str, tuple[Loss, float]] = {
         lambda: F.virtual_softmax(S * X, Y, W),
         math.log(13 / 3),
     ),
-    "soft-triple": (  # shares 3/4 and 1/4 make S_y = 3/4, δ leaves 1/2; centres √2 and 2 apart, τ/(C·K(K − 1)) = 0.1
+    # shares 3/4 and 1/4 make S_y = 3/4, δ leaves 1/2; centres √2 and 2 apart, τ/(C·K(K − 1)) = 0.1
+    "soft-triple": (
         lambda: F.soft_triple(
-            X, Y, CENTERS, centers_per_class=2, scale=S, center_temperature=2 / S, margin=0.25, merge_weight=0.4
+            X, Y, CENTERS, centers_per_class=2, scale=S, center_temperature=2 / S, margin=0.25,
+            merge_weight=0.4
         ),
         math.log(4 / 3) + 0.1 * (2**0.5 + 2),
     ),
@@ -100,7 +104,9 @@ def test_a_loss_is_the_number_by_hand(name: str) -> None:
 
 
 def test_instance_cross_entropys_value_and_equation_13_to_15() -> None:
-    """There is a single anchor, with positives at 60° and 90° and a negative at 90°, so p̂ is 3/4 and 1/2."""
+    """There is a single anchor, with positives at 60° and 90° and a negative at 90°, so p̂ is 3/4
+    and 1/2.
+    """
     a = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
     g = torch.tensor(
         [[*AT_60, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64
@@ -109,7 +115,8 @@ def test_instance_cross_entropys_value_and_equation_13_to_15() -> None:
     value = F.instance_cross_entropy(a, y, g, z, scale=S)
     expected = (math.log(4 / 3) + math.log(2)) / 2
     assert value.item() == pytest.approx(expected, rel=1e-12)
-    # The weights are 1/(2N)·(1/4)/(3/4) = 1/6, 1/3 and 1/2; the component along the row itself is subtracted.
+    # The weights are 1/(2N)·(1/4)/(3/4) = 1/6, 1/3 and 1/2; the component along the row itself is
+    # subtracted.
     wanted = torch.tensor(
         [[-0.75 / 6, 0.5 * 0.75**0.5 / 6, 0], [-1 / 3, 0, 0], [1 / 2, 0, 0]]
     ).double()
@@ -119,7 +126,9 @@ def test_instance_cross_entropys_value_and_equation_13_to_15() -> None:
 
 
 def test_ranked_list_losss_equations_8_to_14() -> None:
-    """Positives are at distances √2 and 2, above 0.8; negatives are at 1 and 0.4, below 1.2 by 0.2 and 0.8."""
+    """Positives are at distances √2 and 2, above 0.8; negatives are at 1 and 0.4, below 1.2 by 0.2
+    and 0.8.
+    """
     q = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
     g = [[0, 1, 0], [-1, 0, 0], [*AT_60, 0], [0.92, (1 - 0.92**2) ** 0.5, 0]]
     gallery, y, z = (
@@ -133,7 +142,9 @@ def test_ranked_list_losss_equations_8_to_14() -> None:
 
 
 def test_the_mean_over_queries_counts_those_that_violate_nothing() -> None:
-    """Eq. 14 divides by the batch size: a pair of queries is 0.1 too close, and the third is far from both."""
+    """Eq. 14 divides by the batch size: a pair of queries is 0.1 too close, and the third is far
+    from both.
+    """
     x = torch.tensor(
         [[1, 0], [1 - 1.1**2 / 2, (1 - (1 - 1.1**2 / 2) ** 2) ** 0.5], [-1, 0]]
     ).double()
@@ -152,7 +163,9 @@ def test_a_part_of_the_classes_is_a_softmax_over_so_many() -> None:
 
 
 def test_memvirs_equation_5_after_one_step() -> None:
-    """Class and embedding were at 0°; now the class is at 90° and the batch is at 60°, 30° from the class."""
+    """Class and embedding were at 0°; now the class is at 90° and the batch is at 60°, 30° from the
+    class.
+    """
     loss = dml.MemVir(dml.NormSoftmax(1, 2, temperature=1 / S).double(), num_steps=1, margin=0)
     loss.class_weights.data = X.clone()
     assert loss(X, Y) == 0  # a single class

@@ -23,7 +23,9 @@ LABELS = [
 @pytest.mark.parametrize("scale", [1.0, 16.0, 64.0])
 @pytest.mark.parametrize("anchor", [False, True])
 def test_reweighted_gradient_is_equation_15(labels: list[int], scale: float, anchor: bool) -> None:
-    """Reweighting must not change the value; `test_pair_losses` also uses the equations as references."""
+    """Reweighting must not change the value; `test_pair_losses` also uses the equations as
+    references.
+    """
     x, y = rows(len(labels), 1).requires_grad_(), torch.tensor(labels)
     value = instance_cross_entropy(x, y, scale=scale, anchor_gradient=anchor)
     assert torch.equal(value, instance_cross_entropy(x, y, scale=scale, reweight=False))
@@ -77,7 +79,9 @@ def test_two_samples_a_class_reduce_to_equations_16_and_17() -> None:
 
 
 def test_weights_survive_probabilities_that_round_to_one() -> None:
-    """If the scale is 1e4, every 1 − p̂ will underflow even in float64, and Eq. 13 as written is 0/0."""
+    """If the scale is 1e4, every 1 − p̂ will underflow even in float64, and Eq. 13 as written is
+    0/0.
+    """
     x = torch.tensor(
         [[1.0, 0.0], [1.0, 0.01], [1.0, 0.05], [-1.0, 0.0], [-1.0, 0.01]], requires_grad=True
     )

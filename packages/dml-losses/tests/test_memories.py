@@ -1,4 +1,6 @@
-"""Test all losses with a memory: resuming, evaluation, given class weights, inference, bad arguments."""
+"""Test all losses with a memory: resuming, evaluation, given class weights, inference, bad
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -96,13 +98,18 @@ L, P = norm_softmax(), InstanceCrossEntropy()
     ("make", "error", "message"),
     [
         (lambda: BroadFace(P, 10), TypeError, "InstanceCrossEntropy, which has no class_weights"),
-        (lambda: BroadFace(SoftTriple(C, D), 10), ValueError, "loss has 10 weights for each class; expected 1"),
+        (lambda: BroadFace(SoftTriple(C, D), 10), ValueError,
+         "loss has 10 weights for each class; expected 1"),
         (lambda: BroadFace(ArcFace(C, D), 0), ValueError, "capacity is 0; expected at least 1"),
-        (lambda: BroadFace(ArcFace(C, D), 10, -1), ValueError, "warmup_steps is -1; expected at least 0"),
-        (lambda: CrossBatchMemory(L, 10), TypeError, "loss is NormSoftmax, a class loss; expected a pair loss"),
-        (lambda: CrossBatchMemory(WithoutGallery(), 10), TypeError, "WithoutGallery, whose forward takes no gallery"),
+        (lambda: BroadFace(ArcFace(C, D), 10, -1), ValueError,
+         "warmup_steps is -1; expected at least 0"),
+        (lambda: CrossBatchMemory(L, 10), TypeError,
+         "loss is NormSoftmax, a class loss; expected a pair loss"),
+        (lambda: CrossBatchMemory(WithoutGallery(), 10), TypeError,
+         "WithoutGallery, whose forward takes no gallery"),
         (lambda: CrossBatchMemory(P, 0), ValueError, "capacity is 0; expected at least 1"),
-        (lambda: CrossBatchMemory(P, 10, -1), ValueError, "warmup_steps is -1; expected at least 0"),
+        (lambda: CrossBatchMemory(P, 10, -1), ValueError,
+         "warmup_steps is -1; expected at least 0"),
         (lambda: MemVir(P, 1, 1), TypeError, "InstanceCrossEntropy, which has no class_weights"),
         (lambda: MemVir(L, -1, 1), ValueError, "num_steps is -1; expected at least 0"),
         (lambda: MemVir(L, 1, -1), ValueError, "margin is -1; expected at least 0"),
@@ -112,7 +119,8 @@ L, P = norm_softmax(), InstanceCrossEntropy()
         (lambda: MemVir(L, 1, 1, 5, warmup_epochs=2.0, steps_per_epoch=3), ValueError,
          "warmup_steps is 5 and warmup_epochs"),
         (lambda: MemVir(L, 1, 1, warmup_epochs=2.0), ValueError, "without steps_per_epoch"),
-        (lambda: MemVir(L, 1, 1, warmup_epochs=-1.0, steps_per_epoch=3), ValueError, "warmup_epochs is -1"),
+        (lambda: MemVir(L, 1, 1, warmup_epochs=-1.0, steps_per_epoch=3), ValueError,
+         "warmup_epochs is -1"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_raises(make, error, message) -> None:

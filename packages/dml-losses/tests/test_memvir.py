@@ -26,7 +26,8 @@ VARIANTS = {
         C, D, scale=12.0, positive_in_denominator=True
     ),
 }
-# AdaFace and Sub-centre ArcFace (virtual rows with lengths and centres) are tested in separate files.
+# AdaFace and Sub-centre ArcFace (virtual rows with lengths and centres) are tested in separate
+# files.
 LOSSES = [
     *VARIANTS,
     *(name for name in CLASS_LOSSES if name not in ("ada-face", "sub-center-arc-face")),
@@ -39,7 +40,9 @@ def counting() -> tuple[list[int], type[nn.Module]]:
 
 
 class AlgorithmOne:
-    """MemVir's Algorithm 1 with lists, newest first; the loss is given all rows and all classes in joined tensors."""
+    """MemVir's Algorithm 1 with lists, newest first; the loss is given all rows and all classes in
+    joined tensors.
+    """
 
     def __init__(self, loss: nn.Module, num_steps: int, margin: int, warmup: int) -> None:
         self.loss, self.n, self.m, self.warmup, self.step = loss, num_steps, margin, warmup, 0

@@ -15,7 +15,9 @@ from dml_losses.functional.classes import Virtual
 
 
 def with_past(w: torch.Tensor, seed: int, count: int) -> Virtual:
-    """Join class weights with constants: four additional classes, and `count` rows that belong to these classes."""
+    """Join class weights with constants: four additional classes, and `count` rows that belong to
+    these classes.
+    """
     labels = len(w) + torch.arange(count) % 4
     return Virtual(w, rows(count, seed), labels, (rows(1, seed + 1), rows(3, seed + 2)))
 
@@ -108,7 +110,9 @@ def test_a_zero_class_weight_is_at_cosine_zero_and_stays() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_a_gradient_beyond_the_class_weights_dtype_is_clamped_to_it(dtype: torch.dtype) -> None:
-    """The gradient is proportional to 1/norm, and the norm is the dtype's smallest normal number."""
+    """The gradient is proportional to 1/norm, and the norm is the dtype's smallest normal
+    number.
+    """
     tiny = torch.finfo(dtype).smallest_normal
     w = torch.tensor([[tiny, 0], [0, tiny]], dtype=dtype, requires_grad=True)
     x = torch.tensor([[1.0, 0.5]], dtype=torch.float64)

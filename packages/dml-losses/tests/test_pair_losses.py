@@ -1,4 +1,6 @@
-"""Compare all pair losses with the equations, written as loops; test additional features of losses."""
+"""Compare all pair losses with the equations, written as loops; test additional features of
+losses.
+"""
 
 from __future__ import annotations
 
@@ -38,22 +40,27 @@ CASES: dict[str, tuple[Loss, Loss, dict[str, Any]]] = {
     **{
         f"instance-cross-entropy, scale {scale:g}": (
             lambda *given, scale: F.instance_cross_entropy(*given, scale=scale, reweight=False),
-            lambda x, y, *gallery, scale: reference.instance_cross_entropy_value(x, y, scale, *gallery),
+            lambda x, y, *gallery,
+            scale: reference.instance_cross_entropy_value(x, y, scale, *gallery),
             {"scale": scale},
         )
         for scale in (1.0, 8.0, 64.0)
     },
     "ranked-list": (F.ranked_list, reference.ranked_list_value, PAPER),
     "ranked-list, no weights": (
-        F.ranked_list, reference.ranked_list_value, PAPER | {"margin": 0.2, "alpha": 1.1, "negative_temperature": 0.0},
+        F.ranked_list, reference.ranked_list_value,
+        PAPER | {"margin": 0.2, "alpha": 1.1, "negative_temperature": 0.0},
     ),
     "ranked-list, weights of positives": (
-        F.ranked_list, reference.ranked_list_value, PAPER | {"positive_temperature": 5.0, "balance": 0.3},
+        F.ranked_list, reference.ranked_list_value,
+        PAPER | {"positive_temperature": 5.0, "balance": 0.3},
     ),
     "ranked-list, wide": (
-        F.ranked_list, reference.ranked_list_value, PAPER | {"positive_temperature": -5.0, "alpha": 1.9, "margin": 1.9},
+        F.ranked_list, reference.ranked_list_value,
+        PAPER | {"positive_temperature": -5.0, "alpha": 1.9, "margin": 1.9},
     ),
-    "ranked-list, total": (F.ranked_list, reference.ranked_list_value, PAPER | {"query_weights": "total"}),
+    "ranked-list, total": (F.ranked_list, reference.ranked_list_value,
+        PAPER | {"query_weights": "total"}),
     "smooth-ap": (F.smooth_ap, reference.smooth_ap_value, {"temperature": 0.2}),
     "smooth-ap, sharp": (F.smooth_ap, reference.smooth_ap_value, {"temperature": 0.01}),
     "sup-ap": (F.sup_ap, reference.sup_ap_value, SUP_AP),
@@ -62,17 +69,23 @@ CASES: dict[str, tuple[Loss, Loss, dict[str, Any]]] = {
         F.recall_at_k_surrogate, reference.recall_at_k_value,
         {"ks": [1, 2, 4], "k_temperatures": [1.0, 0.5, 4.0], "rank_temperature": 0.2},
     ),
-    # Temperature 0.01 counts all seven positives as ranked within 4; the count is limited to 4, without a gradient.
+    # Temperature 0.01 counts all seven positives as ranked within 4; the count is limited to 4,
+    # without a gradient.
     "recall, limited": (
         F.recall_at_k_surrogate, reference.recall_at_k_value,
         {"ks": [4, 6], "k_temperatures": [0.01, 0.2], "rank_temperature": 5.0},
     ),
-    "triplet, hard": (F.triplet, reference.triplet_value, {"triplets": "batch-hard", "margin": 0.3}),
-    "triplet, hard, soft": (F.triplet, reference.triplet_value, {"triplets": "batch-hard", "margin": "soft"}),
+    "triplet, hard": (F.triplet, reference.triplet_value,
+        {"triplets": "batch-hard", "margin": 0.3}),
+    "triplet, hard, soft": (F.triplet, reference.triplet_value,
+        {"triplets": "batch-hard", "margin": "soft"}),
     "triplet, all": (F.triplet, reference.triplet_value, {"triplets": "batch-all", "margin": 0.3}),
-    "triplet, all, soft": (F.triplet, reference.triplet_value, {"triplets": "batch-all", "margin": "soft"}),
-    "triplet, semi-hard": (F.triplet, reference.triplet_value, {"triplets": "semi-hard", "margin": 0.3}),
-    "triplet, semi-hard, soft": (F.triplet, reference.triplet_value, {"triplets": "semi-hard", "margin": "soft"}),
+    "triplet, all, soft": (F.triplet, reference.triplet_value,
+        {"triplets": "batch-all", "margin": "soft"}),
+    "triplet, semi-hard": (F.triplet, reference.triplet_value,
+        {"triplets": "semi-hard", "margin": 0.3}),
+    "triplet, semi-hard, soft": (F.triplet, reference.triplet_value,
+        {"triplets": "semi-hard", "margin": "soft"}),
     "contrastive": (F.contrastive, reference.contrastive_value, {"margin": 1.3}),
     "multi-similarity": (
         F.multi_similarity, reference.multi_similarity_value,
@@ -83,7 +96,8 @@ CASES: dict[str, tuple[Loss, Loss, dict[str, Any]]] = {
         {"alpha": 3.0, "beta": 20.0, "threshold": 0.2, "epsilon": 3.0},
     ),
     "info-nce": (F.info_nce, reference.info_nce_value, TEMPERATURE | {"symmetric": True}),
-    "info-nce, one side": (F.info_nce, reference.info_nce_value, TEMPERATURE | {"symmetric": False}),
+    "info-nce, one side": (F.info_nce, reference.info_nce_value,
+        TEMPERATURE | {"symmetric": False}),
     "sup-con": (F.sup_con, reference.sup_con_value, {"temperature": 0.1}),
     "koleo": (F.koleo, reference.koleo_value, {}),
     "siglip": (F.siglip, reference.siglip_value, LEARNED),
@@ -164,8 +178,10 @@ def test_blocks_change_nothing_but_rounding(name: str, monkeypatch: pytest.Monke
     torch.testing.assert_close(grad(blocks, x)[0], gradient, rtol=1e-9, atol=1e-13)
 
 
-@pytest.mark.parametrize("flags", [(True, True, True), (True, False, False), (True, False, True), (True, True, False),
-                                   (False, True, True), (False, True, False), (False, False, True)])  # fmt: skip
+@pytest.mark.parametrize("flags",
+    [(True, True, True), (True, False, False), (True, False, True), (True, True, False),
+                                   (False, True, True), (False, True, False),
+                                   (False, False, True)])  # fmt: skip
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
@@ -188,7 +204,9 @@ def test_the_fake_of_an_operator_has_the_shapes_of_its_results(name, parameters,
 
 
 def test_one_positive_behind_one_of_two_negatives_by_hand() -> None:
-    """Cosines are 1/2 for the positive, 1 and 0 for negatives; with τ = 1/(2·log 3), the sigmoids are 3/4 and 1/4."""
+    """Cosines are 1/2 for the positive, 1 and 0 for negatives; with τ = 1/(2·log 3), the sigmoids
+    are 3/4 and 1/4.
+    """
     q, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
     g = torch.tensor([[0.5, 0.75**0.5], [2.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     given, z = (q, y, g), torch.tensor([0, 1, 2])
@@ -212,7 +230,9 @@ def test_sup_ap_bounds_average_precision_and_counts_ranks_without_smoothing() ->
 
 
 def test_wrongly_ranked_pairs_keep_their_gradient_in_sup_ap_alone() -> None:
-    """Given cosines −1/2 of a positive and 1/2 of a negative, the sigmoid's slope is 0, but ρ is not."""
+    """Given cosines −1/2 of a positive and 1/2 of a negative, the sigmoid's slope is 0, but ρ is
+    not.
+    """
     q = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     g = torch.tensor([[-0.5, 0.75**0.5], [0.5, 0.5]], dtype=torch.float64)
     sizes = []
@@ -233,7 +253,9 @@ def test_wrongly_ranked_pairs_keep_their_gradient_in_sup_ap_alone() -> None:
     ],
 )
 def test_no_tensor_is_larger_than_a_block(name: str) -> None:
-    """With 1,024 queries in 32 classes, queries × positives × gallery would have 32 million elements."""
+    """With 1,024 queries in 32 classes, queries × positives × gallery would have 32 million
+    elements.
+    """
 
     class Largest(TorchDispatchMode):
         size = 0
@@ -253,7 +275,9 @@ def test_no_tensor_is_larger_than_a_block(name: str) -> None:
 
 
 def test_losses_of_distances_and_pairs_by_hand() -> None:
-    """The positives are at distances 1 and √2 (60° and 90°), the negatives at √2 and √3 (90° and 120°)."""
+    """The positives are at distances 1 and √2 (60° and 90°), the negatives at √2 and √3 (90° and
+    120°).
+    """
     x, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
     g = torch.tensor(
         [[0.5, 0.75**0.5], [0.0, 1.0], [0.0, -1.0], [-0.5, 0.75**0.5]], dtype=torch.float64
@@ -272,7 +296,8 @@ def test_losses_of_distances_and_pairs_by_hand() -> None:
     assert F.contrastive(x, y, g, z, margin=1.5).item() == pytest.approx(
         0.75 + (1.5 - two) ** 2 / 2
     )
-    # The highest negative has cosine 0, so the positive at 1/2 isn't selected if ε < 1/2, nor the negative at −1/2.
+    # The highest negative has cosine 0, so the positive at 1/2 isn't selected if ε < 1/2, nor the
+    # negative at −1/2.
     values = [MultiSimilarity(2.0, 4.0, 0.25, epsilon)(x, y, g, z).item() for epsilon in (0.4, 0.6)]
     positives, negatives = (math.exp(0.5), math.exp(-0.5)), (math.exp(-1), math.exp(-3))
     assert values[0] == pytest.approx(
@@ -326,7 +351,9 @@ def test_the_temperature_of_info_nce_is_learned_up_to_its_limit() -> None:
 
 
 def test_sup_con_and_siglip_by_hand() -> None:
-    """The positive is at 60° and the negative at 90°: exponentials are 3 and 1, logits 0 and −log 3."""
+    """The positive is at 60° and the negative at 90°: exponentials are 3 and 1, logits 0 and −log
+    3.
+    """
     x, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
     g, z = torch.tensor([[0.5, 0.75**0.5], [0.0, 1.0]], dtype=torch.float64), torch.tensor([0, 1])
     tau = 1 / (2 * math.log(3))
@@ -338,7 +365,9 @@ def test_sup_con_and_siglip_by_hand() -> None:
 def play_ranks(
     compute: Callable[[], list[torch.Tensor]], world_size: int, patch: pytest.MonkeyPatch
 ) -> list[torch.Tensor]:
-    """Compute as each rank in turn, recording sent tensors; then as the last rank, given the sums over all ranks."""
+    """Compute as each rank in turn, recording sent tensors; then as the last rank, given the sums
+    over all ranks.
+    """
     received: list[torch.Tensor] = []
     sums: list[list[torch.Tensor]] = []
     for rank in range(world_size):
@@ -383,7 +412,9 @@ SHARED = {
 def test_shares_of_any_number_of_ranks_make_the_loss_of_one(
     name: str, size: int, world_size: int, others: int | None
 ) -> None:
-    """Test a batch, or a batch with a gallery of other rows; `test_global_batch` runs real ranks."""
+    """Test a batch, or a batch with a gallery of other rows; `test_global_batch` runs real
+    ranks.
+    """
     x, y = rows(size, 8, dim=16).float().requires_grad_(), torch.arange(size) % 31
     gallery = (
         []
@@ -400,7 +431,8 @@ def test_shares_of_any_number_of_ranks_make_the_loss_of_one(
     with pytest.MonkeyPatch.context() as patch:
         together = play_ranks(compute, world_size, patch)
     alone, plain = compute(), compute(SHARED[name](over_ranks=False))
-    # Sums over ranks are rounded differently. Only the value and, for siglip, gradients of x and parameters are exact.
+    # Sums over ranks are rounded differently. Only the value and, for siglip, gradients of x and
+    # parameters are exact.
     exact = 4 if name == "siglip" else 1
     assert all(map(torch.equal, together[:exact], alone[:exact]))
     for got, same, expected in zip(together, alone, plain, strict=True):

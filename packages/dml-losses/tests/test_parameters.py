@@ -1,4 +1,6 @@
-"""By default, a loss's parameters have the papers' values in the module and function; all must have an effect."""
+"""By default, a loss's parameters have the papers' values in the module and function; all must have
+an effect.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ CASES: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], dict[s
      {"scale": 64.0, "reweight": True, "anchor_gradient": False},
      {"scale": 8.0, "reweight": False, "anchor_gradient": True}),
     (dml.RankedListLoss, F.ranked_list,
-     {"margin": 0.4, "alpha": 1.2, "negative_temperature": 10.0, "positive_temperature": 0.0, "balance": 0.5,
+     {"margin": 0.4, "alpha": 1.2, "negative_temperature": 10.0, "positive_temperature": 0.0,
+      "balance": 0.5,
       "query_weights": "equal"},
-     {"margin": 0.3, "alpha": 1.5, "negative_temperature": 3.0, "positive_temperature": 2.0, "balance": 0.3,
+     {"margin": 0.3, "alpha": 1.5, "negative_temperature": 3.0, "positive_temperature": 2.0,
+      "balance": 0.3,
       "query_weights": "total"}),
     (dml.Triplet, F.triplet,
      {"triplets": "batch-hard", "margin": 0.2}, {"triplets": "semi-hard", "margin": "soft"}),
@@ -42,13 +46,18 @@ CASES: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], dict[s
     (dml.CosFace, F.cos_face, {"scale": 64.0, "margin": 0.35}, {"scale": 5.0, "margin": 0.2}),
     (dml.ArcFace, F.arc_face, {"scale": 64.0, "margin": 0.5}, {"scale": 5.0, "margin": 0.2}),
     (dml.SubCenterArcFace, F.sub_center_arc_face,
-     {"centers_per_class": 3, "scale": 64.0, "margin": 0.5}, {"centers_per_class": 2, "scale": 5.0, "margin": 0.2}),
+     {"centers_per_class": 3, "scale": 64.0, "margin": 0.5},
+     {"centers_per_class": 2, "scale": 5.0, "margin": 0.2}),
     (dml.ProxyNCA, F.proxy_nca,
-     {"scale": 1.0, "positive_in_denominator": False}, {"scale": 3.0, "positive_in_denominator": True}),
-    (dml.ProxyAnchor, F.proxy_anchor, {"scale": 32.0, "margin": 0.1}, {"scale": 5.0, "margin": 0.3}),
+     {"scale": 1.0, "positive_in_denominator": False},
+     {"scale": 3.0, "positive_in_denominator": True}),
+    (dml.ProxyAnchor, F.proxy_anchor, {"scale": 32.0, "margin": 0.1},
+     {"scale": 5.0, "margin": 0.3}),
     (dml.SoftTriple, F.soft_triple,
-     {"centers_per_class": 10, "scale": 20.0, "center_temperature": 0.1, "margin": 0.01, "merge_weight": 0.2},
-     {"centers_per_class": 3, "scale": 5.0, "center_temperature": 0.5, "margin": 0.1, "merge_weight": 0.7}),
+     {"centers_per_class": 10, "scale": 20.0, "center_temperature": 0.1, "margin": 0.01,
+      "merge_weight": 0.2},
+     {"centers_per_class": 3, "scale": 5.0, "center_temperature": 0.5, "margin": 0.1,
+      "merge_weight": 0.7}),
 ]  # fmt: skip
 IDS = [case[0].__name__ for case in CASES]
 CLASS_CASES = [case for case in CASES if "num_classes" in inspect.signature(case[0]).parameters]

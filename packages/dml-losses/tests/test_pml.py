@@ -53,12 +53,14 @@ def test_every_loss_of_the_library_is_registered() -> None:
     }
     assert set(NAMES) == known
     assert len(NAMES) >= 30
-    for name in ("TripletMargin", "Contrastive", "LiftedStructure", "NPairs", "Angular", "Margin", "MultiSimilarity",
+    for name in ("TripletMargin", "Contrastive", "LiftedStructure", "NPairs", "Angular", "Margin",
+        "MultiSimilarity",
                  "Circle", "FastAP", "Histogram"):  # fmt: skip
         assert f"pml/{name}Loss" in NAMES
 
 
-# The library's code for earlier versions of torch and numpy raises warnings; another is about a default.
+# The library's code for earlier versions of torch and numpy raises warnings; another is about a
+# default.
 @pytest.mark.filterwarnings(
     "ignore:Using a non-tuple sequence", "ignore:__array_wrap__", "ignore:Values of Tp"
 )
@@ -166,7 +168,9 @@ def test_the_installed_library_is_in_the_range_of_the_extra() -> None:
 
 
 def test_constructors_as_version_3_documents_them_have_the_options_that_they_forward() -> None:
-    """In version 3, options are keyword-only, and a proxy loss passes the number of proxies to its base class."""
+    """In version 3, options are keyword-only, and a proxy loss passes the number of proxies to its
+    base class.
+    """
 
     class Base(torch.nn.Module):
         def __init__(self, *, distance=None, reducer=None, embedding_reg_weight=1.0) -> None:
@@ -196,7 +200,8 @@ def test_constructors_as_version_3_documents_them_have_the_options_that_they_for
         cls.__module__ = "pytorch_metric_learning.losses"
     assert list(adapter._parameters(Closed)) == ["margin"]
     assert list(adapter._parameters(ArcFaceLoss)) == [
-        "num_classes", "embedding_size", "margin", "scale", "weight_init_func", "distance", "reducer",
+        "num_classes", "embedding_size", "margin", "scale", "weight_init_func", "distance",
+        "reducer",
         "embedding_reg_weight",
     ]  # fmt: skip
     loss = adapter._factory(ArcFaceLoss)(

@@ -1,4 +1,6 @@
-"""Triplet, contrastive, multi-similarity and InfoNCE agree with pytorch-metric-learning where the definitions do."""
+"""Triplet, contrastive, multi-similarity and InfoNCE agree with pytorch-metric-learning where the
+definitions do.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from dml_losses import functional as F
 
 
 class HalfSquares(MeanReducer):
-    """The mean of half the squares of losses above zero: the library's contrastive loss doesn't square."""
+    """The mean of half the squares of losses above zero: the library's contrastive loss doesn't
+    square.
+    """
 
     def element_reduction_helper(self, losses: torch.Tensor, *_: Any) -> torch.Tensor:
         return (losses[losses > 0].square() / 2).mean() if (losses > 0).any() else losses.sum()
@@ -32,7 +36,9 @@ class HalfSquares(MeanReducer):
 
 
 def contrastive_per_query(x: torch.Tensor, y: torch.Tensor, *gallery: torch.Tensor) -> torch.Tensor:
-    """Average the library's loss over queries: the library averages over the batch's pairs, ours over a query's."""
+    """Average the library's loss over queries: the library averages over the batch's pairs, ours
+    over a query's.
+    """
     loss = losses.ContrastiveLoss(neg_margin=1.3, reducer=HalfSquares())
     values = []
     for q in range(len(x)):
@@ -59,13 +65,16 @@ def soft(**options: Any) -> losses.TripletMarginLoss:
 
 
 SOFT = {"margin": "soft"}
-CASES: dict[str, tuple[Callable[..., torch.Tensor], dict[str, Any], Callable[..., torch.Tensor]]] = {
+CASES: dict[str,
+    tuple[Callable[..., torch.Tensor], dict[str, Any], Callable[..., torch.Tensor]]] = {
     "batch hard": (
         F.triplet, {"margin": 0.2},
         mined(losses.TripletMarginLoss(margin=0.2, reducer=MeanReducer()), miners.BatchHardMiner()),
     ),
-    "batch hard, soft": (F.triplet, SOFT, mined(soft(reducer=MeanReducer()), miners.BatchHardMiner())),
-    "batch all": (F.triplet, {"triplets": "batch-all"}, unmined(losses.TripletMarginLoss(margin=0.2))),
+    "batch hard, soft": (F.triplet, SOFT,
+        mined(soft(reducer=MeanReducer()), miners.BatchHardMiner())),
+    "batch all": (F.triplet, {"triplets": "batch-all"},
+        unmined(losses.TripletMarginLoss(margin=0.2))),
     "batch all, soft": (F.triplet, {"triplets": "batch-all", **SOFT}, unmined(soft())),
     # The library's miner takes one positive for each anchor, so classes of two are compared.
     "semi-hard": (
@@ -77,11 +86,14 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], dict[str, Any], Callable[...
     ),
     "contrastive": (F.contrastive, {"margin": 1.3}, contrastive_per_query),
     "multi-similarity": (
-        F.multi_similarity, {}, mined(losses.MultiSimilarityLoss(2, 50, 0.5), miners.MultiSimilarityMiner(0.1)),
+        F.multi_similarity, {},
+        mined(losses.MultiSimilarityLoss(2, 50, 0.5), miners.MultiSimilarityMiner(0.1)),
     ),
-    # The library compares a positive only with its anchor's negatives, so classes of two are compared.
+    # The library compares a positive only with its anchor's negatives, so classes of two are
+    # compared.
     "info-nce": (
-        F.info_nce, {"log_scale": torch.tensor(math.log(10.0), dtype=torch.float64), "symmetric": False},
+        F.info_nce,
+        {"log_scale": torch.tensor(math.log(10.0), dtype=torch.float64), "symmetric": False},
         unmined(losses.NTXentLoss(temperature=0.1)),
     ),
 }  # fmt: skip

@@ -52,7 +52,9 @@ def test_totals_of_any_temperature_stay_finite(temperature: float) -> None:
 
 
 def test_queries_without_violations_have_no_weight() -> None:
-    """Only rows of the first and second class violate a boundary, since the third class is far away."""
+    """Only rows of the first and second class violate a boundary, since the third class is far
+    away.
+    """
     x = torch.tensor(
         [[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [-1.0, 0.0], [-1.0, 0.1]],
         dtype=torch.float64,

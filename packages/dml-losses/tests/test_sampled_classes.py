@@ -139,15 +139,20 @@ def test_a_resumed_run_draws_the_same_subsets() -> None:
     ("make", "error", "message"),
     [
         *(
-            (lambda f=f: sampled(10, f), ValueError, rf"class_fraction is {f}; expected a number in \(0, 1\]")
+            (lambda f=f: sampled(10, f), ValueError,
+             rf"class_fraction is {f}; expected a number in \(0, 1\]")
             for f in (0.0, -0.1, 1.1, float("nan"))
         ),
         (lambda: sampled(10, seed=-1), ValueError, "seed is -1; expected at least 0"),
         (lambda: sampled(10, seed=0.5), TypeError, r"seed is 0\.5; expected an integer"),
-        (lambda: SampledClasses(dml.SupCon(), 0.5), TypeError, "SupCon, which has no class_weights; expected a class"),
-        (lambda: SampledClasses(MemVir(NormSoftmax(4, 6), 1, 0), 0.5), TypeError, "MemVir, which wraps another"),
-        (lambda: SampledClasses(ShardedClasses(NormSoftmax(4, 6)), 0.5), TypeError, "put ShardedClasses around Sample"),
-        (lambda: ShardedClasses(SampledClasses(dml.ProxyAnchor(4, 6), 0.5)), TypeError, "can't be sharded"),
+        (lambda: SampledClasses(dml.SupCon(), 0.5), TypeError,
+         "SupCon, which has no class_weights; expected a class"),
+        (lambda: SampledClasses(MemVir(NormSoftmax(4, 6), 1, 0), 0.5), TypeError,
+         "MemVir, which wraps another"),
+        (lambda: SampledClasses(ShardedClasses(NormSoftmax(4, 6)), 0.5), TypeError,
+         "put ShardedClasses around Sample"),
+        (lambda: ShardedClasses(SampledClasses(dml.ProxyAnchor(4, 6), 0.5)), TypeError,
+         "can't be sharded"),
         (lambda: MemVir(sampled(10, 0.5), 1, 0), ValueError,
          r"SampledClasses with class_fraction = 0\.5; expected class_fraction = 1"),
     ],

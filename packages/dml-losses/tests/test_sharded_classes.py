@@ -1,4 +1,6 @@
-"""Sharded class weights: loss, gradients and trained weights should not differ from a single process."""
+"""Sharded class weights: loss, gradients and trained weights should not differ from a single
+process.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ class TestOnRanks:
     def test_as_many_classes_as_ranks_are_enough_and_fewer_raise(
         self, worlds: Worlds, size: int
     ) -> None:
-        expected = f"ValueError: there are {size - 1} classes for {size} ranks; expected at least one for each"
+        expected = (
+            f"ValueError: there are {size - 1} classes for {size} ranks; expected at least one for "
+            "each"
+        )
         for rank, saved in enumerate(worlds[size]):
             assert saved["smallest"] == (rank, size)
             assert saved["report_write_errors"]["too few classes"] == expected
@@ -75,7 +80,10 @@ class TestOnRanks:
     @pytest.mark.parametrize("size", SIZES)
     def test_a_loss_made_before_the_process_group_raises(self, worlds: Worlds, size: int) -> None:
         for rank, saved in enumerate(worlds[size]):
-            expected = f"RuntimeError: this is rank {rank} of {size}, but was rank 0 of 1 when the class weights"
+            expected = (
+                f"RuntimeError: this is rank {rank} of {size}, but was rank 0 of 1 when the class "
+                "weights"
+            )
             assert saved["report_write_errors"]["made before"].startswith(expected)
 
 
@@ -205,7 +213,8 @@ def test_a_rank_draws_its_own_rows_with_the_bits_of_all(monkeypatch, name) -> No
     for rank in range(3):
         for module in ("dml_losses.class_weights", "dml_losses.ranks.sharded_classes"):
             monkeypatch.setattr(f"{module}.rank_and_world_size", lambda rank=rank: (rank, 3))
-        # Given a function, a rank draws only the local rows; given a loss, it keeps the local rows of all drawn rows.
+        # Given a function, a rank draws only the local rows; given a loss, it keeps the local rows
+        # of all drawn rows.
         for wrap in (lambda make: make, lambda make: make()):
             torch.manual_seed(3)
             loss = ShardedClasses(wrap(sharded_world.LOSSES[name]))
@@ -273,7 +282,8 @@ OUTSIDE = torch.randn(2, 4), torch.tensor([0, 3])
         (lambda: ShardedClasses(with_a_scale()), TypeError,
          "PluginLoss, whose parameters are class_weights, scale; expected only cl"),
         (lambda: ShardedClasses(Doubled(3, 4)), TypeError,
-         "whose forward is defined by Doubled, but whose sharded_forward is inherited from NormSoft"),
+         "whose forward is defined by Doubled, but whose sharded_forward is inherited from "
+         "NormSoft"),
         (lambda: MemVir(ShardedClasses(NormSoftmax(3, 4)), 1, 0), TypeError,
          "loss is ShardedClasses, which has no class_weights"),
         (lambda: ShardedClasses(MemVir(NormSoftmax(3, 4), 1, 0)), TypeError,
@@ -335,7 +345,8 @@ def test_a_shards_logits_are_those_of_all_classes(classes, cuts, size, seed) -> 
     (true + 3 * others).sum().backward()
     (expected_true + 3 * masked.logsumexp(1)).sum().backward()
     torch.testing.assert_close(sides[0].grad, sides[1].grad, rtol=1e-10, atol=1e-12)
-    # In a single process, a part only sees the logits of its classes; the results of all parts must add up.
+    # In a single process, a part only sees the logits of its classes; the results of all parts must
+    # add up.
     bounds = sorted({0, classes, *(min(cut, classes) for cut in cuts)})
     parts = [RankClasses(torch.empty(b - a, 1), a, classes) for a, b in itertools.pairwise(bounds)]
     slices = [z[:, a:b] for a, b in itertools.pairwise(bounds)]

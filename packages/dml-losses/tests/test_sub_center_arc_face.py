@@ -1,4 +1,6 @@
-"""Sub-centre ArcFace: multiple centres per class, in a softmax over all classes, sampled classes, and shards."""
+"""Sub-centre ArcFace: multiple centres per class, in a softmax over all classes, sampled classes,
+and shards.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_value_and_gradients_are_those_of_the_equation(
 
 
 def test_the_nearest_centre_counts_by_hand() -> None:
-    """The class has centres at 90° and 60°, the other class at 90° and 180°; the margin turns 60° to 90°: 1/(1 + 1)."""
+    """The class has centres at 90° and 60°, the other class at 90° and 180°; the margin turns 60°
+    to 90°: 1/(1 + 1).
+    """
     x, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
     w = torch.tensor([[0.0, 1.0], [0.5, 0.75**0.5], [0.0, -1.0], [-1.0, 0.0]], dtype=torch.float64)
     value = sub_center_arc_face(x, y, w, centers_per_class=2, scale=S, margin=math.pi / 6)
@@ -65,7 +69,9 @@ def test_equal_centres_move_only_the_first() -> None:
 
 @pytest.mark.parametrize("near", [0.0, 1e-12])
 def test_sharding_agrees_where_two_centres_are_nearly_equal(near: float) -> None:
-    """With and without sharding, the nearest centre is found, and the class's other centre isn't a negative."""
+    """With and without sharding, the nearest centre is found, and the class's other centre isn't a
+    negative.
+    """
     x, y = rows(6, 7), torch.arange(6) % 3
     weights = rows(3, 8).repeat_interleave(2, dim=0)
     weights[1::2] *= 1 + near
@@ -78,7 +84,9 @@ def test_sharding_agrees_where_two_centres_are_nearly_equal(near: float) -> None
 
 
 def test_memvir_takes_all_centres_of_earlier_steps_as_constants() -> None:
-    """Virtual classes have K centres, too: the loss must equal the loss of rows and classes joined by hand."""
+    """Virtual classes have K centres, too: the loss must equal the loss of rows and classes joined
+    by hand.
+    """
     loss = MemVir(
         SubCenterArcFace(4, 5, centers_per_class=2, scale=8.0).double(), num_steps=1, margin=0
     )

@@ -1,4 +1,6 @@
-"""A sum of losses is the sum, its terms keep their state, and schedules and recipes address them by name."""
+"""A sum of losses is the sum, its terms keep their state, and schedules and recipes address them by
+name.
+"""
 
 from __future__ import annotations
 

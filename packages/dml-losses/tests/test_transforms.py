@@ -1,4 +1,6 @@
-"""Losses with `torch.func` and forward mode agree with autograd, or raise an error that should name an alternative."""
+"""Losses with `torch.func` and forward mode agree with autograd, or raise an error that should name
+an alternative.
+"""
 
 from __future__ import annotations
 

@@ -89,9 +89,11 @@ def small_files() -> Callable[[int], AbstractContextManager[None]]:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
-    """Start a server on this machine that answers with `content`, or the first `sent` bytes; return the address.
+    """Start a server on this machine that answers with `content`, or the first `sent` bytes; return
+    the address.
 
-    If the status is not 200, the answer is empty, and redirects the client to an address that sends the content.
+    If the status is not 200, the answer is empty, and redirects the client to an address that sends
+    the content.
     """
     monkeypatch.setenv("no_proxy", "*")
     servers = []

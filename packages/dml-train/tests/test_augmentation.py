@@ -1,4 +1,6 @@
-"""Augmentations by name: torchvision's images, bits that depend only on the image and the seed, and clear errors."""
+"""Augmentations by name: torchvision's images, bits that depend only on the image and the seed, and
+clear errors.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def batches(split, rank=0, world_size=1):
 
 @pytest.mark.parametrize("names", [*([name] for name in STEPS), [*STEPS]], ids=[*STEPS, "all"])
 def test_bits_depend_only_on_the_image_and_the_seed(photos, names):
-    """Bits don't depend on the batch, on ranks or on a resumption; torch's generator is not advanced."""
+    """Bits don't depend on the batch, on ranks or on a resumption; torch's generator is not
+    advanced.
+    """
     split = split_of(photos, *names)
     before = torch.random.get_rng_state()
     whole = [batches(split)[step].images for step in range(4)]
@@ -77,7 +81,9 @@ def test_loader_processes_give_the_same_bits(photos):
 
 
 def test_the_images_are_those_of_torchvision(photos):
-    """The reference applies the classes to the crop, then normalises, then erases to 0, the mean colour."""
+    """The reference applies the classes to the crop, then normalises, then erases to 0, the mean
+    colour.
+    """
     options = {"train_crop": "center", "flip": 0.0}
     erasing = {"name": "RandomErasing", "p": 1.0}
     jitter = STEPS["ColorJitter"]
@@ -108,12 +114,14 @@ def test_the_images_are_those_of_torchvision(photos):
     [
         (
             "ColourJitter",
-            r"unknown augmentation 'ColourJitter'; did you mean 'ColorJitter'\? expected a class of",
+            r"unknown augmentation 'ColourJitter'; did you mean 'ColorJitter'\? expected a class "
+            r"of",
         ),
         ({"p": 0.5}, "unknown augmentation ''; expected a class of torchvision"),
         (
             {"name": "RandomErasing", "q": 1},
-            r"augmentation 'RandomErasing' has no option 'q'.* options: p, scale, ratio, value, inplace",
+            r"augmentation 'RandomErasing' has no option 'q'.* options: p, scale, ratio, value, "
+            r"inplace",
         ),
         (
             {"name": "ColorJitter", "hue": 3.0},

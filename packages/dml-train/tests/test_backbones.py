@@ -208,7 +208,8 @@ def test_a_grey_image_gives_the_same_features_as_in_colour(tmp_path, name):
     colour, grey = (make(c, weights=str(tmp_path / "w.pt"), levels=[level]).eval() for c in (3, 1))
     image = torch.rand(1, 1, 64, 64)
     with torch.no_grad():
-        # The grey network averages weights over colours when it loads; the colour network sums three products instead.
+        # The grey network averages weights over colours when it loads; the colour network sums
+        # three products instead.
         torch.testing.assert_close(
             grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4
         )
@@ -293,7 +294,7 @@ def test_a_damaged_file_is_named_and_code_in_a_file_is_not_run(tmp_path):
         TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
 
 
-def test_googlenet_rescales_its_input_as_torchvisions_weights_expect_also_where_a_checkpoint_replaces_them():
+def test_googlenet_rescales_its_input_as_its_weights_expect_also_if_a_checkpoint_replaces_them():
     named = TorchvisionModel(3, "googlenet", "IMAGENET1K_V1", ["conv1"], pretrained=False).eval()
     plain = TorchvisionModel(3, "googlenet", None, ["conv1"]).eval()
     plain.load_state_dict(named.state_dict())
@@ -302,7 +303,8 @@ def test_googlenet_rescales_its_input_as_torchvisions_weights_expect_also_where_
         torch.tensor(v)[:, None, None] for v in ((0.458, 0.448, 0.450), (-0.030, -0.088, -0.188))
     )
     with torch.no_grad():
-        # Scale and shift turn ImageNet's normalisation into mean and deviation 0.5, rounded to three digits.
+        # Scale and shift turn ImageNet's normalisation into mean and deviation 0.5, rounded to
+        # three digits.
         torch.testing.assert_close(named(image), plain(image * scale + shift), rtol=1e-3, atol=1e-4)
 
 

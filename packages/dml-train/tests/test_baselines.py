@@ -101,7 +101,8 @@ def test_the_command_prints_them_beside_the_metrics(tmp_path, dml, tiny_document
 
 @pytest.mark.parametrize(
     ("shape", "side"),
-    [((1, 32, 32), (32, 32)), ((3, 18, 18), (18, 18)), ((3, 224, 224), (17, 17)), ((3, 300, 20), (17, 1)),
+    [((1, 32, 32), (32, 32)), ((3, 18, 18), (18, 18)), ((3, 224, 224), (17, 17)),
+     ((3, 300, 20), (17, 1)),
      ((2048, 2, 2), (1, 1))],
 )  # fmt: skip
 def test_pixels_are_means_over_squares(shape, side):

@@ -1,4 +1,6 @@
-"""BN-Inception, compared with the published table and with a second implementation that only uses published names."""
+"""BN-Inception, compared with the published table and with a second implementation that only uses
+published names.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ def network():
 def published_layout() -> dict[str, torch.Tensor]:
     """Draw weights with the names and shapes of bn_inception-52deb4733.pth.
 
-    A convolution has weight and bias; the tensors of a batch norm have the shape (1, C), without a count of batches.
-    See Ioffe & Szegedy's figure 5 for the widths: input, 1x1, 3x3 reduce, 3x3, double reduce,
-    double, projection.
+    A convolution has weight and bias; the tensors of a batch norm have the shape (1, C), without a
+    count of batches. See Ioffe & Szegedy's figure 5 for the widths: input, 1x1, 3x3 reduce, 3x3,
+    double reduce, double, projection.
     """
     table = {
         "3a": (192, 64, 64, 64, 64, 96, 32),

@@ -36,7 +36,9 @@ def test_a_summary_is_the_first_sentence_of_the_first_comment():
 
 
 def test_the_command_lists_every_recipe_with_its_summary_and_no_parent_that_is_none(listing):
-    """By default, the command lists general recipes; when given the name of a paper, the recipes of this paper."""
+    """By default, the command lists general recipes; when given the name of a paper, the recipes of
+    this paper.
+    """
     listed = {}
     for group in ([], *([name] for name in (*PAPERS, PRETRAINED))):
         for line in listing(*group).splitlines():

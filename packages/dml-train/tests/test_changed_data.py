@@ -1,4 +1,6 @@
-"""If the data set is changed when a run is resumed, an error should be raised that counts the changes."""
+"""If the data set is changed when a run is resumed, an error should be raised that counts the
+changes.
+"""
 
 from __future__ import annotations
 

@@ -95,7 +95,9 @@ def unshared(value):
 @settings(max_examples=30)
 @given(tree=trees)
 def test_equal_states_are_equal_bytes_whichever_objects_they_share(tmp_path_factory, tree):
-    """Pickle stores a repeated object as a reference, but a loaded state may share other objects than the saved one."""
+    """Pickle stores a repeated object as a reference, but a loaded state may share other objects
+    than the saved one.
+    """
     folder = tmp_path_factory.mktemp("checkpoints")
     shared = {"first": tree, "again": tree}
     one = write(folder / "shared", 1, {}, shared)

@@ -229,7 +229,8 @@ def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, registry):
         (
             RunInterrupted(signal.SIGTERM, 3, Path("runs/a")),
             143,
-            "stopped by SIGTERM after step 3; a checkpoint is saved: resume the run in runs/a (dml train --resume)\n",
+            "stopped by SIGTERM after step 3; a checkpoint is saved: resume the run in runs/a (dml "
+            "train --resume)\n",
         ),
     ],
 )

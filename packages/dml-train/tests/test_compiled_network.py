@@ -22,7 +22,8 @@ generates_code = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None,
     reason="needs a C++ compiler, for torch's generated code",
 )
-# When a batch of eight is split into three micro-batches, the sizes are not equal, so 2 graphs are used.
+# When a batch of eight is split into three micro-batches, the sizes are not equal, so 2 graphs are
+# used.
 PARTS = {"backbone": {"dropout": 0.0, "norm": False}, "training": {"steps": 6, "micro_batch": 3}}
 COMPILED = {**PARTS, "training": {**PARTS["training"], "compile": True}}
 
@@ -37,7 +38,9 @@ def generated_here(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _nothing_compiled_before():
-    """Forget compiled graphs, as in a new process: torch will compile a function at most eight times."""
+    """Forget compiled graphs, as in a new process: torch will compile a function at most eight
+    times.
+    """
     torch._dynamo.reset()
 
 
@@ -55,7 +58,8 @@ def test_generated_code_matches_the_plain_network_and_resumes_to_the_same_bits(
         run_anew("cut", COMPILED)
     cut = run_anew("cut", COMPILED, resume=True)
 
-    # Generated code sums float32 in a different order, so the losses of the six steps differ by rounding errors.
+    # Generated code sums float32 in a different order, so the losses of the six steps differ by
+    # rounding errors.
     assert losses(whole) == pytest.approx(losses(plain), rel=1e-5)
     check_same_bits(whole, cut)
 
@@ -100,7 +104,8 @@ def test_generated_code_draws_the_same_dropout_in_both_passes(registry, tiny_doc
 
     monkeypatch.setattr(torch.autograd, "backward", keep)
     network.finish_backward()
-    # Allow rounding: only the second graph stores activations. A different dropout mask would change values far more.
+    # Allow rounding: only the second graph stores activations. A different dropout mask would
+    # change values far more.
     torch.testing.assert_close(torch.cat(again), embeddings, rtol=1e-5, atol=1e-6)
 
 

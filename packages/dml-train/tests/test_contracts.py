@@ -1,4 +1,6 @@
-"""The data sets, backbones and loggers of this package satisfy the contracts of dml_core.testing."""
+"""The data sets, backbones and loggers of this package satisfy the contracts of
+dml_core.testing.
+"""
 
 from __future__ import annotations
 

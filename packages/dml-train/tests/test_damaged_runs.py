@@ -102,7 +102,9 @@ DAMAGE = {
 
 
 def message_of(use):
-    """Return the message of a DmlError; None if there is no error. Any other error will fail the test."""
+    """Return the message of a DmlError; None if there is no error. Any other error will fail the
+    test.
+    """
     try:
         use()
     except DmlError as error:

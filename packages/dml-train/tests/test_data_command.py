@@ -1,4 +1,6 @@
-"""`dml data check` counts images; `dml data fetch` downloads and unpacks, or names files to download by hand."""
+"""`dml data check` counts images; `dml data fetch` downloads and unpacks, or names files to
+download by hand.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,10 @@ def remove(folder: Path, images: list[Path]) -> str:
     for file in images[:12]:
         file.unlink()
     counts = "train 4 2 16 2 test 8 1 8 1"
-    return f"{counts} {' '.join(f'missing: {file}' for file in images[:10])} missing: 2 more incomplete: 12 of 24"
+    return (
+        f"{counts} {' '.join(f'missing: {file}' for file in images[:10])} missing: 2 more "
+        "incomplete: 12 of 24"
+    )
 
 
 def shorten(folder: Path, images: list[Path]) -> str:
@@ -77,7 +82,10 @@ def shorten(folder: Path, images: list[Path]) -> str:
 
 def damage(folder: Path, images: list[Path]) -> str:
     write(folder / "image_class_labels.txt", ["1"])
-    return f"incomplete: {folder / 'image_class_labels.txt'}, line 1: '1' contains 1 columns; expected 2"
+    return (
+        f"incomplete: {folder / 'image_class_labels.txt'}, line 1: '1' contains 1 columns; "
+        "expected 2"
+    )
 
 
 def test_check_exits_with_0_for_a_complete_data_set(tmp_path, small_cub):

@@ -1,4 +1,6 @@
-"""If a data set is too small for a recipe, an error before training names the sizes and the setting to change."""
+"""If a data set is too small for a recipe, an error before training names the sizes and the setting
+to change.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,14 @@ def start(tmp_path, quiet):
 @pytest.mark.parametrize(
     ("classes", "each", "overrides", "message"),
     [
-        (2, 5, [], r"the training split has 5 images of 1 class, and the test split 1 class \(dataset.train_fraction "
-         "is 0.5\\); training needs at least two classes"),
+        (2, 5, [], r"the training split has 5 images of 1 class, and the test split 1 class "
+                   r"\(dataset.train_fraction "
+                   "is 0.5\\); training needs at least two classes"),
         (4, 5, [], r"has 10 images of 2 classes.*: --set sampler.batch_size=10$"),
         (4, 5, ["sampler={name='class-balanced', classes_per_batch=8, images_per_class=2}"],
          r"of 2 classes.*: --set sampler.classes_per_batch=2$"),
-        (4, 1, ["sampler.batch_size=2"], "the test split has 2 images of 2 classes, one per class, so no query has"),
+        (4, 1, ["sampler.batch_size=2"],
+         "the test split has 2 images of 2 classes, one per class, so no query has"),
         (4, 5, ["validation.class_fraction=0.5", "evaluation.every=1.0"],
          "1 more held out for validation; training needs at least two"),
     ],

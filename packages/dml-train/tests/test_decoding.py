@@ -1,4 +1,6 @@
-"""Image files of all formats and modes are decoded correctly; if a file is bad or cut off, an error names the path."""
+"""Image files of all formats and modes are decoded correctly; if a file is bad or cut off, an error
+names the path.
+"""
 
 from __future__ import annotations
 
@@ -84,14 +86,16 @@ def test_the_first_of_several_frames_is_decoded(tmp_path):
 
 
 def test_a_large_photograph_is_decoded_at_a_fraction_of_its_size(tmp_path):
-    # Decode at the smallest of the sizes 1, 1/2, 1/4, … that keeps both sides at min_side pixels or more.
+    # Decode at the smallest of the sizes 1, 1/2, 1/4, … that keeps both sides at min_side pixels or
+    # more.
     noise(70, 50).resize((1400, 1000)).save(tmp_path / "a.jpg", quality=95)
     assert read_image(tmp_path / "a.jpg", min_side=250).size == (350, 250)
     assert read_image(tmp_path / "a.jpg", min_side=251).size == (700, 500)
     assert read_image(tmp_path / "a.jpg").size == (1400, 1000)
     small = read_image(tmp_path / "a.jpg", min_side=250)
     full = read_image(tmp_path / "a.jpg").resize((350, 250), Image.Resampling.BOX)
-    # The decoder drops the high frequencies of a block, but the box filter averages it, so edges differ a little.
+    # The decoder drops the high frequencies of a block, but the box filter averages it, so edges
+    # differ a little.
     assert np.abs(np.asarray(small).astype(int) - np.asarray(full)).mean() < 2.0
 
 

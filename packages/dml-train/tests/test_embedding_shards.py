@@ -1,4 +1,6 @@
-"""`dml embed --shard` and `--join`: parts that resume, and can be joined to the bytes of a single process."""
+"""`dml embed --shard` and `--join`: parts that resume, and can be joined to the bytes of a single
+process.
+"""
 
 from __future__ import annotations
 

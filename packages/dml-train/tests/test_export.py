@@ -81,7 +81,8 @@ def test_an_exported_model_embeds_image_files_as_dml_embed_does(dml, photo_run, 
     dml("export", photo_run, "--to", "torch-export", "--out", tmp_path / "m.pt2")
     dml("embed", photo_run, photos, "--out", tmp_path / "photos.npy")
     steps = json.loads((tmp_path / "m.pt2.json").read_text())["preparation"]
-    # The shorter side becomes 18 pixels: the first three images are decoded to 1/4, 1/2 and 1/2 of the size.
+    # The shorter side becomes 18 pixels: the first three images are decoded to 1/4, 1/2 and 1/2 of
+    # the size.
     assert "eighth" in steps["decode"]
     assert "72 pixels" in steps["decode"]
     images = runpy.run_path(str(tmp_path / "prepare.py"))["prepare"](

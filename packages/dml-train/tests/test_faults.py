@@ -1,4 +1,6 @@
-"""Faults around a run: full disks, signals to loaders, and ranks that die, hang or get unequal parts of batches."""
+"""Faults around a run: full disks, signals to loaders, and ranks that die, hang or get unequal
+parts of batches.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,8 @@ from dml_train.data.batches import load_ahead
 
 for number in (signal.SIGTERM, signal.SIGINT):
     assert list(load_ahead(SignalledEarly(number), range(3), 1, pin=False)) == [0, 1, 2]
-process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(600,), daemon=True)
+context = multiprocessing.get_context("forkserver")
+process = context.Process(target=time.sleep, args=(600,), daemon=True)
 process.start()
 process.terminate()
 process.join(300)
@@ -143,7 +146,10 @@ def test_loader_processes_that_cannot_start_are_one_message_with_a_remedy(tmp_pa
         env=environment,
         check=True,
     )
-    message = rf"can't start loader processes: AF_UNIX path too long.*\({re.escape(str(long))}\).*workers = 0"
+    message = (
+        r"can't start loader processes: AF_UNIX path too "
+        rf"long.*\({re.escape(str(long))}\).*workers = 0"
+    )
     assert re.match(message, done.stdout)
     assert done.stderr == ""
 

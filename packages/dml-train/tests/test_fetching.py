@@ -1,4 +1,6 @@
-"""Downloads and archives must be complete, or leave no file; archives can't write outside the folder."""
+"""Downloads and archives must be complete, or leave no file; archives can't write outside the
+folder.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +142,9 @@ def truncated(pack: Pack, share: float) -> Callable[[Path], Path]:
 
 
 def patched(*patches: tuple[bytes, int, bytes]) -> Callable[[Path], Path]:
-    """Pack a zip file, then apply patches: a signature to find, an offset from it, and the bytes to write there."""
+    """Pack a zip file, then apply patches: a signature to find, an offset from it, and the bytes to
+    write there.
+    """
 
     def patch(folder: Path) -> Path:
         archive = as_zip(folder, {"a.txt": bytes(range(256)) * 40})

@@ -1,4 +1,6 @@
-"""Frozen layers, rates by layer and LoRA: trained parameters, the state of the optimizer, and resuming."""
+"""Frozen layers, rates by layer and LoRA: trained parameters, the state of the optimizer, and
+resuming.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ def test_rows_are_the_images_in_the_order_of_their_paths(dml, photo_run, model, 
     assert dml("embed", photo_run, photos, "--out", out).stdout == f"{out}: 31 images\n"
     about = json.loads((tmp_path / "e.json").read_text())
     assert about["paths"][:5] == [
-        "class-0/1.png", "class-0/2.png", "class-0/3.png", "class-0/4.png", "class-0/deeper/ünï.PNG",
+        "class-0/1.png", "class-0/2.png", "class-0/3.png", "class-0/4.png",
+        "class-0/deeper/ünï.PNG",
     ]  # fmt: skip
     assert about["paths"][-1] == "loose.png"
     assert (about["kind"], about["dim"], about["step"]) == ("float32", 12, 3)
@@ -81,7 +82,9 @@ class Killed(BaseException):
 
 @pytest.fixture
 def loads(monkeypatch, embed):
-    """Count loaded images; `until` embeds, and is killed before it loads more than `most` images."""
+    """Count loaded images; `until` embeds, and is killed before it loads more than `most`
+    images.
+    """
 
     class Loads:
         count, most = 0, 10**9
@@ -197,7 +200,8 @@ def test_a_bad_image_is_an_error_or_skipped(dml, photo_run, photos, tmp_path):
     assert result.stdout == f"{out}: 24 images, 6 skipped\n"
     about = json.loads((tmp_path / "e.json").read_text())
     assert [entry["path"] for entry in about["skipped"]] == [
-        "class-1/1.png", "class-2/0.png", "class-2/1.png", "class-2/2.png", "class-2/3.png", "class-4/4.png",
+        "class-1/1.png", "class-2/0.png", "class-2/1.png", "class-2/2.png", "class-2/3.png",
+        "class-4/4.png",
     ]  # fmt: skip
     assert len(about["paths"]) == len(np.load(out)) == len(np.load(tmp_path / "l.npy")) == 24
     for name in about["skipped"]:
@@ -216,7 +220,8 @@ def test_bad_images_of_several_chunks_are_skipped(embed, photos, tmp_path):
         embed(tmp_path / "e.npy")
     result = embed(tmp_path / "e.npy", skip=True)
     assert [path for path, _ in result.skipped] == [
-        "class-0/1.png", "class-0/3.png", "class-0/4.png", "class-1/0.png", "class-1/1.png", "class-1/2.png",
+        "class-0/1.png", "class-0/3.png", "class-0/4.png", "class-1/0.png", "class-1/1.png",
+        "class-1/2.png",
     ]  # fmt: skip
     assert len(result.paths) == len(np.load(tmp_path / "e.npy")) == 24
 
@@ -273,9 +278,9 @@ def test_training_images_are_counted_and_the_unseen_ones_offered(dml, registry, 
     )
     said = dml("embed", run, tmp_path / "link", "--out", out).stderr
     assert (
-        f"{trained} of these {total} images are training images of the run: metrics on them are too high"
-        in said
-    )
+        f"{trained} of these {total} images are training images of the run: metrics on them "
+        "are too high"
+    ) in said
     assert f"dml embed {run} --split test --out {tmp_path / 'e-test.npy'}" in said
     other = write_photos(tmp_path / "other", seed=1)
     assert "training images" not in dml("embed", run, other, "--out", tmp_path / "o.npy").stderr

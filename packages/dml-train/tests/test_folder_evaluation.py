@@ -21,7 +21,9 @@ def world(photo_run: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def held(tmp_path: Path) -> Path:
-    """Write images that the run wasn't trained on, some into a wrong folder, and one into a subfolder."""
+    """Write images that the run wasn't trained on, some into a wrong folder, and one into a
+    subfolder.
+    """
     folder = write_photos(tmp_path / "held", classes=4, each=6, seed=7)
     for c in range(4):
         (folder / f"class-{c}" / "5.png").rename(folder / f"class-{(c + 1) % 4}" / "wrong.png")

@@ -42,7 +42,9 @@ class PaintedFace:
 
 
 def draw_classes_by_definition(faces: list[dict[int, int]], least: int, counted: int):
-    """Compare all pairs to list `draw_classes`'s classes as (first code point, [(face, drawing), …])."""
+    """Compare all pairs to list `draw_classes`'s classes as (first code point, [(face, drawing),
+    …]).
+    """
     code_points = sorted({c for face in faces for c in face})
     linked = {c: {c} for c in code_points}
     for face in faces:
@@ -97,7 +99,9 @@ def test_classes_are_those_of_the_definition(faces, least, data):
 
 
 def test_signs_for_missing_glyphs_are_no_drawings():
-    """A drawing shared by `PLACEHOLDER_USES` characters is a sign for missing glyphs, even if the face lists them."""
+    """A drawing shared by `PLACEHOLDER_USES` characters is a sign for missing glyphs, even if the
+    face lists them.
+    """
     own = {65: 1, 66: 2, 67: 3}
     shared = {68 + n: 9 for n in range(PLACEHOLDER_USES)}
     few = {200 + n: 8 for n in range(PLACEHOLDER_USES - 1)}

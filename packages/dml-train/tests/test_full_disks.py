@@ -1,6 +1,8 @@
-"""If a write of a command fails, the command prints one message, must not damage files, and can be resumed.
+"""If a write of a command fails, the command prints one message, must not damage files, and can be
+resumed.
 
-The kernel limits the size of files, so that writes fail as on a full disk. Set ``DML_DISKS=100`` to try 100 sizes.
+The kernel limits the size of files, so that writes fail as on a full disk. Set ``DML_DISKS=100`` to
+try 100 sizes.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from dml_train.studies.reproduce.paper import Paper
 from dml_train.training import checkpoint
 
 SIZES = int(os.environ.get("DML_DISKS", "3"))
-# Files that must be identical to those of an uninterrupted command; other result files contain times.
+# Files that must be identical to those of an uninterrupted command; other result files contain
+# times.
 RESULTS = ["metrics.jsonl", "evaluation.json", "pixels", "best.toml"]
 LASTING = [*RESULTS, "model.safetensors", "state.pt", "*.npy"]
 COMMANDS = ["train", "embed", "embed --split", "pack", "tune", "reproduce"]

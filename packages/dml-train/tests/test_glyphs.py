@@ -142,7 +142,8 @@ def test_uniforms_are_uniform():
     assert draws.shape == (50_000, 4)
     assert draws.min() >= 0.0
     assert draws.max() < 1.0
-    # Standard errors over 50,000 numbers: 0.0013 of a mean, 0.0045 of a correlation; the bounds are five errors.
+    # Standard errors over 50,000 numbers: 0.0013 of a mean, 0.0045 of a correlation; the bounds are
+    # five errors.
     np.testing.assert_allclose(draws.mean(axis=0), 0.5, atol=0.0065)
     np.testing.assert_allclose(np.corrcoef(draws.T), np.eye(4), atol=0.0225)
     counts = np.histogram(draws, bins=16, range=(0, 1))[0]
@@ -199,7 +200,8 @@ def test_the_batched_augmentation_equals_its_definition_by_the_pixel(seed):
     changed = jitter(
         torch.from_numpy(image.astype(np.float32))[None, None], np.array([seed], dtype=np.uint64)
     )
-    # Coordinates in float32 change a bilinear weight by about 12 · 2^-24, and a few such errors add up.
+    # Coordinates in float32 change a bilinear weight by about 12 · 2^-24, and a few such errors add
+    # up.
     np.testing.assert_allclose(
         changed[0, 0].numpy(), jitter_by_the_pixel(jitter, image, seed), atol=2e-5
     )

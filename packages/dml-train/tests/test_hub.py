@@ -1,4 +1,6 @@
-"""Folders for the Hugging Face Hub can be written and opened again, also in the layout of the client's cache."""
+"""Folders for the Hugging Face Hub can be written and opened again, also in the layout of the
+client's cache.
+"""
 
 from __future__ import annotations
 

@@ -97,7 +97,8 @@ def test_queries_without_a_match_are_logged(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["train/cat/a.png", "test/cat/a.png"], r"class 'cat' is in .*train and in .*test \(1 in both\)"),
+        (["train/cat/a.png", "test/cat/a.png"],
+         r"class 'cat' is in .*train and in .*test \(1 in both\)"),
         (["train/cat/a.png", "test/cat/a.txt"], "test doesn't contain a folder with images"),
         (["train/cat/a.txt", "test/cat/a.png"], "train doesn't contain a folder with images"),
         (
@@ -109,9 +110,12 @@ def test_queries_without_a_match_are_logged(tmp_path, caplog):
             r"class 'a' is in .*train and in .*gallery",
         ),
         ([], "contains 0 folders with images"),
-        (["caf\u00e9/1.png", "cafe\u0301/1.png", "tea/1.png"], "look equal: .* differ only in spaces or in the"),
-        (["1.png", "2.png"], "contains 0 folders with images and 2 images directly in it; expected ROOT/CLASS"),
-        ([".hidden", "cat/1.heic"], r"0 folders with images and other files, such as cat/1\.heic; expected ROOT"),
+        (["caf\u00e9/1.png", "cafe\u0301/1.png", "tea/1.png"],
+         "look equal: .* differ only in spaces or in the"),
+        (["1.png", "2.png"],
+         "contains 0 folders with images and 2 images directly in it; expected ROOT/CLASS"),
+        ([".hidden", "cat/1.heic"],
+         r"0 folders with images and other files, such as cat/1\.heic; expected ROOT"),
         (["cat/a.png"], r"contains 1 folder with images \(cat\); expected .* at least two classes"),
         (
             ["train/a/1.png", "train/b/1.png", "val/c/1.png"],

@@ -24,7 +24,9 @@ def registry() -> Registry:
 
 
 def picture(seed: int, width: int = 96, height: int = 80) -> Image.Image:
-    """Draw soft spots of colour, so that perceptual hashes differ between seeds, but hardly between sizes."""
+    """Draw soft spots of colour, so that perceptual hashes differ between seeds, but hardly between
+    sizes.
+    """
     spots = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     return Image.fromarray(spots).resize((width, height), Image.Resampling.BICUBIC)
 

@@ -1,4 +1,6 @@
-"""Tables of images must give the bits, splits and errors of the same images in files, read at random."""
+"""Tables of images must give the bits, splits and errors of the same images in files, read at
+random.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def files(photos) -> list[Path]:
 
 
 def write(path: Path, columns: dict, rows: int = 3) -> Path:
-    """Write a table with groups of three rows: Parquet, an Arrow file, or a stream as `datasets` writes it."""
+    """Write a table with groups of three rows: Parquet, an Arrow file, or a stream as `datasets`
+    writes it.
+    """
     content = pa.table(columns)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
@@ -68,7 +72,9 @@ def columns_of(files: list[Path], kind: str = "bytes") -> dict:
 
 
 def save_to_disk(folder: Path, columns: dict) -> None:
-    """Write the layout of `datasets`: a stream in two files, with the names of a ClassLabel, and a stale file."""
+    """Write the layout of `datasets`: a stream in two files, with the names of a ClassLabel, and a
+    stale file.
+    """
     names = sorted(set(columns["label"]))
     labels = [names.index(label) for label in columns["label"]]
     about = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
@@ -177,7 +183,9 @@ def test_files_are_splits_by_name_and_the_column_split_comes_first(files, tmp_pa
 @pytest.mark.parametrize("kind", ["bytes", "path"])
 @pytest.mark.parametrize("cached", [False, True], ids=["decoded", "cached"])
 def test_a_box_is_cropped_first(files, tmp_path, kind, cached):
-    """Two boxes of the same file are different images; a large JPEG is cropped at full size, after it is turned."""
+    """Two boxes of the same file are different images; a large JPEG is cropped at full size, after
+    it is turned.
+    """
     for i, label in enumerate("abab"):
         noise = np.random.default_rng(i).integers(0, 256, (300, 400, 3), dtype=np.uint8)
         turned = Image.Exif()
@@ -202,30 +210,44 @@ def test_a_box_is_cropped_first(files, tmp_path, kind, cached):
 
 BAD = {
     "a missing column": (
-        {"lable": [*"abc"]}, {}, r"lacks the column 'label'; did you mean 'lable'\? it has: image, lable",
+        {"lable": [*"abc"]}, {},
+        r"lacks the column 'label'; did you mean 'lable'\? it has: image, lable",
     ),
-    "a named column": ({}, {"group": "camera"}, r"lacks the column 'camera'; it has: image, label; dataset\.group"),
-    "a null label": ({"label": ["a", None, "b"]}, {}, r"t\.parquet, row 1: the column 'label' is empty"),
-    "empty labels": ({"label": ["", "a", ""]}, {}, r"row 0: the column 'label' is empty \(2 rows, also .*row 2\)"),
-    "a label of another type": ({"label": [0.5, 1.0, 2.0]}, {}, "'label' of .* contains double; expected strings or int"),
-    "an image of another type": ({"image": [1, 2, 3]}, {}, "'image' of .* contains int64; expected encoded images"),
+    "a named column": ({}, {"group": "camera"},
+        r"lacks the column 'camera'; it has: image, label; dataset\.group"),
+    "a null label": ({"label": ["a", None, "b"]}, {},
+        r"t\.parquet, row 1: the column 'label' is empty"),
+    "empty labels": ({"label": ["", "a", ""]}, {},
+        r"row 0: the column 'label' is empty \(2 rows, also .*row 2\)"),
+    "a label of another type": ({"label": [0.5, 1.0, 2.0]}, {},
+        "'label' of .* contains double; expected strings or int"),
+    "an image of another type": ({"image": [1, 2, 3]}, {},
+        "'image' of .* contains int64; expected encoded images"),
     "a null image": ({"image": [b"a", b"b", None]}, {}, r"row 2: the column 'image' is empty"),
     "an image without bytes": (
-        {"image": [{"bytes": b"a"}, {"bytes": None}, {"bytes": b"c"}]}, {}, "row 1: the column 'image' is empty",
+        {"image": [{"bytes": b"a"}, {"bytes": None}, {"bytes": b"c"}]}, {},
+        "row 1: the column 'image' is empty",
     ),
     "a null path": ({"image": ["a", None, "b"]}, {}, "row 1: the column 'image' is empty"),
-    "a missing file": ({"image": ["x.png", "y.png", "z.png"]}, {}, r"3 of the 3 images are missing.*row 0\).*root ="),
-    "one file twice": ({"image": ["x", "y", "x"]}, {}, r"row 0 and .*row 2 both name .*x; a duplicate image"),
-    "boxes of another type": ({"box": [*"abc"]}, {}, "'box' contains string; expected lists of four numbers"),
-    "a box of three": ({"box": [[0, 0, 1, 1], [0, 0, 1], None]}, {}, r"row 1: .* is not four numbers.*\(2 rows"),
-    "an empty box": ({"box": [[0, 0, 1, 1], [0, 0, 1, 1], [5, 0, 5, 1]]}, {}, "row 2: the column 'box' is not a box"),
+    "a missing file": ({"image": ["x.png", "y.png", "z.png"]}, {},
+        r"3 of the 3 images are missing.*row 0\).*root ="),
+    "one file twice": ({"image": ["x", "y", "x"]}, {},
+        r"row 0 and .*row 2 both name .*x; a duplicate image"),
+    "boxes of another type": ({"box": [*"abc"]}, {},
+        "'box' contains string; expected lists of four numbers"),
+    "a box of three": ({"box": [[0, 0, 1, 1], [0, 0, 1], None]}, {},
+        r"row 1: .* is not four numbers.*\(2 rows"),
+    "an empty box": ({"box": [[0, 0, 1, 1], [0, 0, 1, 1], [5, 0, 5, 1]]}, {},
+        "row 2: the column 'box' is not a box"),
     "a box outside": (
         {"box": [[0, 0, 1, 1], [0, 0, 25, 1], [0, 0, 1, 1]]}, {},
         r"row 1: the box \[0, 0, 25, 1\] is not inside the image of 24 × 2. pixels",
     ),
-    "an unknown split": ({"split": ["train", "tets", "test"]}, {}, r"row 1: split is 'tets'; did you mean 'test'"),
+    "an unknown split": ({"split": ["train", "tets", "test"]}, {},
+        r"row 1: split is 'tets'; did you mean 'test'"),
     "a class in both": (
-        {"label": [*"aba"], "split": ["train", "train", "test"]}, {}, "'a' is in the train part.*split = ''",
+        {"label": [*"aba"], "split": ["train", "train", "test"]}, {},
+        "'a' is in the train part.*split = ''",
     ),
 }  # fmt: skip
 
@@ -296,7 +318,9 @@ def write_tar(path: Path, members: list[tuple[str, bytes]]) -> Path:
 
 
 def members_of(files: list[Path], kind: str = "cls") -> list[tuple[str, bytes]]:
-    """Return the members of samples with a label in .cls, or in .json together with a group and a box."""
+    """Return the members of samples with a label in .cls, or in .json together with a group and a
+    box.
+    """
     found = []
     for i, file in enumerate(files):
         label = file.parent.name
@@ -342,18 +366,24 @@ def test_values_of_samples_are_columns_and_archives_are_splits(files, tmp_path):
 
 
 BAD_ARCHIVES = {
-    "compressed": (lambda m: m, gzip.compress, {}, r"t\.tar: .*expected a complete, uncompressed tar.*gunzip"),
-    "a key twice": (lambda m: [*m, m[0]], bytes, {}, r"t\.tar contains two members 'a\.b/000\.png'"),
-    "no image": (lambda m: m[1:], bytes, {}, r"the sample 'a\.b/000' lacks an image; it has: note\.txt, cls"),
+    "compressed": (lambda m: m, gzip.compress, {},
+        r"t\.tar: .*expected a complete, uncompressed tar.*gunzip"),
+    "a key twice": (lambda m: [*m, m[0]], bytes, {},
+        r"t\.tar contains two members 'a\.b/000\.png'"),
+    "no image": (lambda m: m[1:], bytes, {},
+        r"the sample 'a\.b/000' lacks an image; it has: note\.txt, cls"),
     "another image": (lambda m: m, bytes, {"image": "webp"}, "the sample 'a.b/000' lacks an image"),
     "no label": (lambda m: [m[0], *m[3:]], bytes, {}, r"000\.png: the column 'label' is empty"),
     "no labels": (lambda m: m[::3], bytes, {}, r"t\.tar lacks the column 'label'; it has: ;"),
-    "a missing column": (lambda m: m, bytes, {"group": "place"}, r"lacks the column 'place'; it has: cls; data"),
+    "a missing column": (lambda m: m, bytes, {"group": "place"},
+        r"lacks the column 'place'; it has: cls; data"),
     "mixed types": (
-        lambda m: [*m, ("x.png", m[0][1]), ("x.json", b'{"label": 3}'), ("y.png", b""), ("y.json", b'{"label": "a"}')],
+        lambda m: [*m, ("x.png", m[0][1]), ("x.json", b'{"label": 3}'), ("y.png", b""),
+            ("y.json", b'{"label": "a"}')],
         bytes, {}, "the column 'label' of .* has mixed types",
     ),
-    "no JSON": (lambda m: [*m, ("x.json", b"{")], bytes, {}, r"can't read the archive .*Expecting property name"),
+    "no JSON": (lambda m: [*m, ("x.json", b"{")], bytes, {},
+        r"can't read the archive .*Expecting property name"),
 }  # fmt: skip
 
 
@@ -406,7 +436,9 @@ def datasets(tmp_path, monkeypatch):
 def test_what_datasets_saves_and_loads_gives_the_batches_of_a_folder(
     datasets, photos, files, tmp_path
 ):
-    """The folder of `save_to_disk` contains a DatasetDict; the local builder reads Parquet, and caches Arrow files."""
+    """The folder of `save_to_disk` contains a DatasetDict; the local builder reads Parquet, and
+    caches Arrow files.
+    """
     folder = image_folder(str(photos), **OPTIONS)
     features = datasets.Features(
         {

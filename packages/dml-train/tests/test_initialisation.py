@@ -34,7 +34,9 @@ TWO_LEVELS = {
 
 @pytest.fixture
 def run(tiny_document, registry, tmp_path, quiet):
-    """Train a tiny recipe; return the experiment as built, and the final weights and state of the loss."""
+    """Train a tiny recipe; return the experiment as built, and the final weights and state of the
+    loss.
+    """
 
     def run(**tables):
         recipe = parse(tiny_document(**{**STILL, **tables}), registry)

@@ -1,4 +1,6 @@
-"""Runs in processes that are killed: neither interruptions nor the number of ranks may change the results."""
+"""Runs in processes that are killed: neither interruptions nor the number of ranks may change the
+results.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ PATIENCE = 600
 
 @pytest.fixture
 def start(tmp_path, tiny_document):
-    """Start the tiny run, as the leader of a session. By default, batch statistics and random draws are not used."""
+    """Start the tiny run, as the leader of a session. By default, batch statistics and random draws
+    are not used.
+    """
 
     def start(name, *flags, ranks=1, restarts=0, **tables):
         tables.setdefault("backbone", {"dropout": 0.0, "norm": False})
@@ -108,7 +112,8 @@ def test_two_ranks_match_one_process_after_a_death_and_when_one_process_resumes_
     start, tmp_path
 ):
     one = start("one", **TABLES)
-    # A single restart was enough on a machine with ten times more work than cores; the second is a reserve.
+    # A single restart was enough on a machine with ten times more work than cores; the second is a
+    # reserve.
     finish(start("two", "--die-at", "22", ranks=2, restarts=2, **TABLES))
     finish(one)
     # A single process resumes the ranks' checkpoint of step 36, three images at a time.
@@ -141,7 +146,9 @@ def test_a_dead_rank_ends_the_run(start, tmp_path):
 
 
 def contents(out):
-    """Read all files of a run, except older checkpoints, since a stopped run saves additional checkpoints."""
+    """Read all files of a run, except older checkpoints, since a stopped run saves additional
+    checkpoints.
+    """
     folder = RunFolder(out)
     newest = checkpoint.newest_intact(folder.checkpoints).path
     assert not list(out.rglob(".*"))
@@ -156,7 +163,9 @@ def contents(out):
 def test_a_run_disturbed_at_random_moments_ends_with_the_bytes_of_an_undisturbed_one(
     start, tmp_path
 ):
-    """Set ``DML_KILLS=200`` to disturb more attempts. Processes and partial files must not be left."""
+    """Set ``DML_KILLS=200`` to disturb more attempts. Processes and partial files must not be
+    left.
+    """
     tables = {
         "training": {"steps": 100, "workers": 2, "ema_decay": 0.9},
         "backbone": {"name": "tiny"},

@@ -1,4 +1,6 @@
-"""`dml train --nproc` reports errors of ranks, stops ranks by signals, and should not leave processes."""
+"""`dml train --nproc` reports errors of ranks, stops ranks by signals, and should not leave
+processes.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,16 @@ from dml_train.training import checkpoint
 PATIENCE = 600  # seconds after which a process counts as hanging
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
 WAITING = "while :; do sleep 0.1; done"  # waits for a signal; does not leave a child process
-# The start of a rank's script, which writes the process id into a file. To handle signals, put a trap before it.
+# The start of a rank's script, which writes the process id into a file. To handle signals, put a
+# trap before it.
 STARTED = "echo $$ > '{tmp}'/$RANK.part; mv '{tmp}'/$RANK.part '{tmp}'/$RANK"
 
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a function of the module `launching` in a new process, forked when everything is imported."""
+    """Start a function of the module `launching` in a new process, forked when everything is
+    imported.
+    """
     processes = []
 
     def start_process(work, *arguments):
@@ -44,7 +49,9 @@ def start(tmp_path):
 
 @pytest.fixture
 def launch(start, tmp_path):
-    """Launch a shell script on 2 ranks, send a signal to the launcher, and return the exit code and errors."""
+    """Launch a shell script on 2 ranks, send a signal to the launcher, and return the exit code and
+    errors.
+    """
 
     def launch(script, number=None, timeout=600, ignored=None):
         process = start(launching.launch_script, script, timeout, ignored)
@@ -119,7 +126,10 @@ def test_ranks_that_do_not_stop_within_the_timeout_are_killed(launch, tmp_path):
     ],
 )
 def test_the_launcher_ends_as_its_stopped_ranks_do(launch, tmp_path, number, command, code, text):
-    script = f"STOP() {{ {command}; }}\ntrap STOP {number.name.removeprefix('SIG')}\n{STARTED}\n{WAITING}"
+    script = (
+        f"STOP() {{ {command}; }}\ntrap STOP "
+        f"{number.name.removeprefix('SIG')}\n{STARTED}\n{WAITING}"
+    )
     assert launch(script, number) == (code, text)
     assert_ended(tmp_path)
 

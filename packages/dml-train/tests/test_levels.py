@@ -1,4 +1,6 @@
-"""Multiple depths of a backbone in an embedding: heads and losses of levels. test_resuming.py tests resuming."""
+"""Multiple depths of a backbone in an embedding: heads and losses of levels. test_resuming.py tests
+resuming.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +149,10 @@ def test_an_unknown_level_of_an_embedding_is_named(levelled, tiny_document, regi
         select_levels(embedded, parse(tiny_document(), registry), ["block1"])
     with pytest.raises(
         InvalidOption,
-        match=r"embedding.levels names 'block3'; expected names from backbone.levels: block1, block2",
+        match=(
+            r"embedding.levels names 'block3'; expected names from backbone.levels: block1, "
+            r"block2"
+        ),
     ):
         levelled(embedding={"levels": ["block3"]})
     with pytest.raises(InvalidOption, match=r"expected names from backbone.levels: it is empty"):

@@ -1,4 +1,6 @@
-"""A run that waits for images longer than it computes should say so once, naming the settings that help."""
+"""A run that waits for images longer than it computes should say so once, naming the settings that
+help.
+"""
 
 from __future__ import annotations
 

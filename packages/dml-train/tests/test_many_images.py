@@ -1,4 +1,6 @@
-"""With more images and classes, the work must only grow in proportion; paths should use little memory."""
+"""With more images and classes, the work must only grow in proportion; paths should use little
+memory.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def count_operations(call):
 
 
 def test_the_start_takes_work_in_proportion_to_the_rows_of_a_table(tmp_path):
-    """A table with 2 images per class is read, checked, split, sampled, and sent to a loader process."""
+    """A table with 2 images per class is read, checked, split, sampled, and sent to a loader
+    process.
+    """
     Image.new("RGB", (8, 8)).save(tmp_path / "image.png")
 
     def start(rows: int) -> None:

@@ -151,7 +151,8 @@ MATCHED = {"name": "matched"}
         (
             MATCHED,
             dataset(GROUPED, split([0, 1])),
-            "the test split of the data set 'tiny': labels have groups, but gallery_labels have none",
+            "the test split of the data set 'tiny': labels have groups, but gallery_labels have "
+            "none",
         ),
         (MATCHED, dataset(split([0, 0], [1, 2, 3])), r"groups has shape \(3,\); expected \(2,\)"),
         (MATCHED, dataset(split([0, 0], [0.5, 1])), "groups has dtype float64"),

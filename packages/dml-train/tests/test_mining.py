@@ -1,4 +1,6 @@
-"""Hard negatives mined between epochs: in a run, resumed to the same bits, using loaders and ranks."""
+"""Hard negatives mined between epochs: in a run, resumed to the same bits, using loaders and
+ranks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The protocol of the Reality Check: disjoint folds, the mean of the models, and concatenated embeddings."""
+"""The protocol of the Reality Check: disjoint folds, the mean of the models, and concatenated
+embeddings.
+"""
 
 from __future__ import annotations
 

@@ -176,7 +176,8 @@ def test_a_head_that_ends_in_batch_norm_trains_the_same_and_evaluates_as_the_pap
         values = [
             loss(head(features), labels) for head, loss in zip((plain, normed), losses, strict=True)
         ]
-        # Normalising twice equals normalising once, except for the 1e-5 that is added to each variance.
+        # Normalising twice equals normalising once, except for the 1e-5 that is added to each
+        # variance.
         torch.testing.assert_close(values[1], values[0], rtol=1e-4, atol=1e-4)
     features = torch.randn(5, 8)
     wanted = losses[0].evaluation_embeddings(plain.eval()(features))

@@ -147,7 +147,9 @@ def test_vehicles_are_read_by_the_same_names(tmp_path):
 
 
 def vehicle_tree(root: Path, vehicles: int) -> dict[str, list[str]]:
-    """Write VehicleID's lists using test vehicles of 2 to 5 images; return the images by vehicle."""
+    """Write VehicleID's lists using test vehicles of 2 to 5 images; return the images by
+    vehicle.
+    """
     images = {str(v): [f"{100 * v + i:07}" for i in range(2 + v % 4)] for v in range(vehicles)}
     lines = [f"{image} {vehicle}" for vehicle, names in images.items() for image in names]
     write(root / "train_test_split" / f"test_list_{vehicles}.txt", lines[::-1])
@@ -237,7 +239,8 @@ def test_cars_are_found_in_the_devkits_layout_too(tmp_path, nested, labelled_in)
     [
         (
             "cub",
-            r"CUB_200_2011\.tgz \(1\.1 GB\) from https://data\.caltech\.edu/.*dml data fetch cub --root",
+            r"CUB_200_2011\.tgz \(1\.1 GB\) from https://data\.caltech\.edu/.*dml data fetch cub "
+            r"--root",
         ),
         (
             "cars196",
@@ -245,7 +248,8 @@ def test_cars_are_found_in_the_devkits_layout_too(tmp_path, nested, labelled_in)
         ),
         (
             "sop",
-            r"Products\.zip \(2\.9 GB\) from http://ftp\.cs\.stanford\.edu/.*dml data fetch sop --root",
+            r"Products\.zip \(2\.9 GB\) from http://ftp\.cs\.stanford\.edu/.*dml data fetch sop "
+            r"--root",
         ),
         ("in-shop", r"img\.zip \(about 0\.5 GB\).*download it by hand.*InShopRetrieval\.html"),
         (
@@ -254,7 +258,8 @@ def test_cars_are_found_in_the_devkits_layout_too(tmp_path, nested, labelled_in)
         ),
         (
             "vehicleid",
-            r"VehicleID_V1\.0\.zip.*on request \(https://pkuml\.org/resources/pku-vehicleid\.html\)",
+            r"VehicleID_V1\.0\.zip.*on request "
+            r"\(https://pkuml\.org/resources/pku-vehicleid\.html\)",
         ),
         ("veri776", r"VeRi\.zip.*on request \(https://github\.com/JDAI-CV/VeRidataset\)"),
     ],
@@ -287,7 +292,8 @@ def test_a_missing_data_set_is_reported_with_source_and_size_of_its_download(
             "image_class_labels.txt",
             "\n12 2\n",
             "\n",
-            r"not the complete CUB-200-2011: train has 15 images of 2 classes \(published: 16 of 2\)",
+            r"not the complete CUB-200-2011: train has 15 images of 2 classes \(published: 16 of "
+            r"2\)",
         ),
         ("image_class_labels.txt", "\n12 2\n", "\n12 2\n12 2\n", "train has 17 images"),
         (

@@ -1,4 +1,6 @@
-"""The cache of decoded images must not change a number, and files that can't be decoded must be reported."""
+"""The cache of decoded images must not change a number, and files that can't be decoded must be
+reported.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Parts of a checkpoint: rows can be divided in any way, torch can read the format, and loading can't run code."""
+"""Parts of a checkpoint: rows can be divided in any way, torch can read the format, and loading
+can't run code.
+"""
 
 from __future__ import annotations
 

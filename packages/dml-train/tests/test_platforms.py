@@ -1,4 +1,6 @@
-"""The package can be imported and can lock folders without fcntl, fork and signal masks, as on Windows."""
+"""The package can be imported and can lock folders without fcntl, fork and signal masks, as on
+Windows.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ import sys
 
 import pytest
 
-# Other packages are imported first, since this only tests how dml_train uses functions that Windows lacks.
+# Other packages are imported first, since this only tests how dml_train uses functions that Windows
+# lacks.
 IMPORT_WITHOUT_POSIX = """
 import fcntl, importlib, multiprocessing.context, os, pkgutil, signal, sys, types
 from pathlib import Path
@@ -24,11 +27,13 @@ for name in [name for name in sys.modules if name.split(".")[0] == "dml_train"]:
 def locking(descriptor, mode, size):  # as msvcrt's: one byte from the file's position
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, size)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # lockf lets the same process lock twice
+        # lockf lets the same process lock twice
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise PermissionError(13, "Permission denied") from error
 
-sys.modules |= {"fcntl": None, "resource": None, "msvcrt": types.SimpleNamespace(locking=locking, LK_NBLCK=2)}
+msvcrt = types.SimpleNamespace(locking=locking, LK_NBLCK=2)
+sys.modules |= {"fcntl": None, "resource": None, "msvcrt": msvcrt}
 for module, missing in (
     (signal, ("SIGHUP", "SIGKILL", "pthread_sigmask", "SIG_BLOCK", "SIG_UNBLOCK", "SIG_SETMASK")),
     (os, ("fork", "killpg", "setsid")),

@@ -1,4 +1,6 @@
-"""Prefixes of the embedding: measured when a run ends, later using the command, and shown in the report."""
+"""Prefixes of the embedding: measured when a run ends, later using the command, and shown in the
+report.
+"""
 
 from __future__ import annotations
 

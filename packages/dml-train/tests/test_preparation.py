@@ -1,4 +1,6 @@
-"""From images to the network's input: the crops of evaluation and of training, and normalisation."""
+"""From images to the network's input: the crops of evaluation and of training, and
+normalisation.
+"""
 
 from __future__ import annotations
 

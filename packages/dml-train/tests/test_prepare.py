@@ -1,4 +1,6 @@
-"""`prepare.py`, which `dml export` copies, gives the bits of the network's input, and only needs Pillow and numpy."""
+"""`prepare.py`, which `dml export` copies, gives the bits of the network's input, and only needs
+Pillow and numpy.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ READERS = {
     "glyphs": DrawingReader(32),
     "large glyphs": DrawingReader(150),
 }
-# Make these packages fail to import, since users copy prepare.py without them; then prepare the files in all ways.
+# Make these packages fail to import, since users copy prepare.py without them; then prepare the
+# files in all ways.
 ALONE = """
 import json, sys
 for name in ("torch", "torchvision", "dml_core", "dml_train", "scipy", "cv2"):
@@ -56,7 +59,9 @@ def noise(width: int, height: int, seed: int = 0, mode: str = "RGB") -> Image.Im
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> list[Path]:
-    """Write images of all modes and special forms, from tiny images to images that are decoded in reduced size."""
+    """Write images of all modes and special forms, from tiny images to images that are decoded in
+    reduced size.
+    """
     folder = tmp_path_factory.mktemp("images")
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -104,7 +109,8 @@ def test_alone_it_gives_the_readers_input_to_the_bit(files, tmp_path):
     (tmp_path / "cases.json").write_text(json.dumps([[str(file) for file in files], steps]))
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", ALONE],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True, check=False,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True,
+        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / "inputs.npz") as inputs:
@@ -155,7 +161,9 @@ def resized(files: list[Path]) -> torch.Tensor:
 
 @pytest.mark.slow
 def test_a_processor_without_vector_instructions_gives_the_same_bits(files, tmp_path):
-    """Note that torchvision's resize would compute in float32 on such a processor, and change some pixels by 1."""
+    """Note that torchvision's resize would compute in float32 on such a processor, and change some
+    pixels by 1.
+    """
     out = tmp_path / "batch.npy"
     code = (
         "import sys, numpy as np; from pathlib import Path; from test_prepare import resized; "

@@ -1,4 +1,6 @@
-"""The functions of `import dml_train`: all must resolve and be documented; a console should not be needed."""
+"""The functions of `import dml_train`: all must resolve and be documented; a console should not be
+needed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Random recipes, valid and not: `dml train` should begin the run, or print a message and not leave a folder."""
+"""Random recipes, valid and not: `dml train` should begin the run, or print a message and not leave
+a folder.
+"""
 
 from __future__ import annotations
 

@@ -25,9 +25,11 @@ def test_ranks_clip_by_one_norm_and_skip_a_step_together():
     [
         {"backbone": BLOCKS, "optimizer": {"layer_decay": 0.5},
          "training": {"steps": 4, "trained_layers": 1, "freeze_batch_norm": True}},
-        {"backbone": BLOCKS | {"levels": ["block1", "block2"]}, "training": {"freeze_batch_norm": True}},
+        {"backbone": BLOCKS | {"levels": ["block1", "block2"]},
+         "training": {"freeze_batch_norm": True}},
         {"loss": {"name": "tiny-sparse"}, "backbone": {"dropout": 0.0, "norm": False}},
-        {"initialisation": {"class_weights": "class-means"}, "backbone": {"dropout": 0.0, "norm": False}},
+        {"initialisation": {"class_weights": "class-means"},
+         "backbone": {"dropout": 0.0, "norm": False}},
     ],
     ids=["frozen layers", "levels", "sparse gradients", "class means"],
 )  # fmt: skip

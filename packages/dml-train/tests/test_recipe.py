@@ -1,4 +1,6 @@
-"""Recipes: reading, --set, defaults, and errors that name the key, the given value and the expected value."""
+"""Recipes: reading, --set, defaults, and errors that name the key, the given value and the expected
+value.
+"""
 
 from __future__ import annotations
 
@@ -82,14 +84,17 @@ def test_set_of_a_table_replaces_the_previous_one(file, registry):
         (["loss=other"], r"loss is 'other'; expected a table: loss=\{name=\"other\"\}"),
         (["training=3"], r"training is 3; expected a table$"),
         (["training.steps=many"], "training.steps is 'many': input should be a valid integer"),
-        (["training.epochs=3"], r"\[training\]: steps = 12 and epochs = 3.0 given; expected exactly one"),
-        (["embedding.pooling=mean"], "embedding.pooling is 'mean': input should be 'average', 'max', 'both' or 'gem'"),
+        (["training.epochs=3"],
+         r"\[training\]: steps = 12 and epochs = 3.0 given; expected exactly one"),
+        (["embedding.pooling=mean"],
+         "embedding.pooling is 'mean': input should be 'average', 'max', 'both' or 'gem'"),
         (["optimizer.lr=-1"], "optimizer.lr is -1: input should be greater than or equal to 0"),
         (["training.steps"], "'training.steps': expected KEY=VALUE"),
         (["a b=3"], "is not a dotted TOML key"),
         (["training.seed.deep=3"], "'seed' is 3 in the recipe, not a table"),
         (["loss.scale=32\nx=1"], "expected a key and a value"),
-        (["optimizer.lr_multipliers.hed=10"], r"\[optimizer.lr_multipliers\] has no key 'hed'; did you mean 'head'"),
+        (["optimizer.lr_multipliers.hed=10"],
+         r"\[optimizer.lr_multipliers\] has no key 'hed'; did you mean 'head'"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_the_expected_value(file, registry, overrides, message):

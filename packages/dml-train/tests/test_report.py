@@ -137,7 +137,9 @@ def test_a_comparison_is_shown_if_it_exists(unchanged, run, registry):
 
 
 def test_training_images_are_shown_as_the_network_sees_them(unchanged, run, registry):
-    """The hostile data set doesn't show augmented images; here it does, with the class of the training split."""
+    """The hostile data set doesn't show augmented images; here it does, with the class of the
+    training split.
+    """
     assert "Augmentation" not in unchanged.words
     shown = []
 

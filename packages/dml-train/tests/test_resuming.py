@@ -1,4 +1,6 @@
-"""Resuming: a stopped run should end with equal bits; a different recipe must not be used unless forced."""
+"""Resuming: a stopped run should end with equal bits; a different recipe must not be used unless
+forced.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ TWO_LEVELS = {
 
 
 def remember(parameter, **loss):
-    """Return tables with a loss around an inner loss, and a schedule for a parameter of the inner loss."""
+    """Return tables with a loss around an inner loss, and a schedule for a parameter of the inner
+    loss.
+    """
     schedule = {f"loss.loss.{parameter}": {"kind": "linear", "start": 0.05, "end": 0.2}}
     training = {"ema_decay": 0.9, "micro_batch": 3, "gradient_clip": 1.0}
     return {
@@ -146,7 +150,9 @@ def test_remains_of_a_run_killed_at_its_start_are_ignored(run, out, resume):
 
 
 def test_a_folder_of_a_run_without_a_step_is_used_again(run, out, tiny_document):
-    """Here, loading the first batch fails. With a user's file in the folder, a new run must raise an error."""
+    """Here, loading the first batch fails. With a user's file in the folder, a new run must raise
+    an error.
+    """
     with pytest.raises(DmlError, match="broken image"):
         run(dataset={"name": "tiny", "broken": 40})
     assert (out / "recipe.toml").is_file()
@@ -317,7 +323,9 @@ def test_loss_scaling_starts_or_stops_by_force(run, out):
 def test_a_run_ended_by_unreadable_images_resumes_to_the_same_bits(
     tmp_path, registry, quiet, workers
 ):
-    """Images are damaged after all images were checked; the error names the image and the checkpoint."""
+    """Images are damaged after all images were checked; the error names the image and the
+    checkpoint.
+    """
     photos = write_photos(tmp_path / "photos")
     contents = {file: file.read_bytes() for file in photos.rglob("*.png")}
 
@@ -342,7 +350,10 @@ def test_a_run_ended_by_unreadable_images_resumes_to_the_same_bits(
     whole = train("whole")
     plugin = CutAll()
     registry.plugins.register(plugin, distribution="cut")
-    expected = r"can't read the image .*\.png: .*\nThe run ended after step \d+; the checkpoint of step \d+ "
+    expected = (
+        r"can't read the image .*\.png: .*\nThe run ended after step \d+; the checkpoint of step "
+        r"\d+ "
+    )
     with pytest.raises(DmlError, match=expected) as ended:
         train("cut")
     assert ended.value.arguments == ("resume",)

@@ -1,4 +1,6 @@
-"""`dml search` in a run's items, a folder or a file of embeddings: results, printed and as a page."""
+"""`dml search` in a run's items, a folder or a file of embeddings: results, printed and as a
+page.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,8 @@ def test_the_page_shows_queries_and_their_results(dml, photo_run, photos, query,
     assert "it is empty" in refused.stderr
     assert not out.exists()
     result = dml(
-        "search", photo_run, query, photos / "class-1" / "0.png", "--gallery", tmp_path / "gallery", "-k", "30",
+        "search", photo_run, query, photos / "class-1" / "0.png", "--gallery", tmp_path / "gallery",
+        "-k", "30",
         "--html", out, "--on-bad-image", "skip",
     )  # fmt: skip
     assert "1 images skipped" in result.stderr

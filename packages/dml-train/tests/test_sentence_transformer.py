@@ -1,4 +1,6 @@
-"""Folders for sentence-transformers give the run's embeddings, in that library and in a reference that reads them."""
+"""Folders for sentence-transformers give the run's embeddings, in that library and in a reference
+that reads them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ NETWORKS = {
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory) -> Path:
-    """Write smooth squares: the library rounds the sides of other images down, and then crops other pixels."""
+    """Write smooth squares: the library rounds the sides of other images down, and then crops other
+    pixels.
+    """
     folder = tmp_path_factory.mktemp("photos")
     for i in range(16):
         coarse = np.random.default_rng(i).integers(0, 256, (5, 5, 3), dtype=np.uint8)

@@ -69,8 +69,9 @@ def test_metrics_tests_and_disagreements_are_those_of_a_plain_count(unchanged):
     difference = f"{two.mean() - one.mean():+.4f}".replace("-", "−")
     assert f"Recall@1 0.5000 0.5000 {difference} −0.5000 to +0.5000 0.0312" in words
     assert (
-        f"right for both runs in {(one & two).sum()} queries, for neither in {(~one & ~two).sum()}, only for "
-        f"“<i>one” in {(one & ~two).sum()} and only for “two” in {(~one & two).sum()}."
+        f"right for both runs in {(one & two).sum()} queries, for neither in "
+        f"{(~one & ~two).sum()}, only for “<i>one” in {(one & ~two).sum()} and only for “two” in "
+        f"{(~one & two).sum()}."
     ) in words
     shown = min(6, (one & ~two).sum()) + min(6, (~one & two).sum())
     assert words.count("✓ right") == words.count("✗ wrong") == shown > 0

@@ -47,7 +47,9 @@ def test_only_rows_with_a_gradient_change_by_the_losss_rate_and_weight_decay_cha
 
 
 def test_without_decay_rows_of_every_batch_change_as_with_adam() -> None:
-    """When all batches contain all classes, SparseAdam is Adam, since it updates the moments of all rows."""
+    """When all batches contain all classes, SparseAdam is Adam, since it updates the moments of all
+    rows.
+    """
 
     class Dense(TinySparseLoss):
         def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -106,7 +108,9 @@ def test_the_gradient_norm_sums_repeated_rows_first() -> None:
 
 
 def test_clipping_scales_sparse_gradients_with_the_others(run, tmp_path) -> None:
-    """An SGD step with a clipped gradient equals a step with the learning rate times limit / norm."""
+    """An SGD step with a clipped gradient equals a step with the learning rate times limit /
+    norm.
+    """
     limit, once = (
         1e-4,
         {"training": {"steps": 1}, "checkpoints": {"every": 1}, "logging": {"every": 1}},

@@ -1,4 +1,6 @@
-"""Help, listings, completion and error messages must be fast, so they must not import torch or numpy."""
+"""Help, listings, completion and error messages must be fast, so they must not import torch or
+numpy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Images in archives and tables, and batches given to `Embedder`, must give the bits of images in files."""
+"""Images in archives and tables, and batches given to `Embedder`, must give the bits of images in
+files.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +194,8 @@ def test_batches_of_any_kind_give_the_bits_of_files(
         np.testing.assert_array_equal(done.pop("embedding"), expected)
         assert done.keys() == columns.keys()
     pixels = [np.asarray(Image.open(path)) for path in batch]
-    # The last image is the JPEG, which will be decoded to a fraction of the full size if `Embedder` is given the file.
+    # The last image is the JPEG, which will be decoded to a fraction of the full size if `Embedder`
+    # is given the file.
     np.testing.assert_array_equal(embedder({"image": pixels})["embedding"][:7], expected[:7])
     with pytest.raises(
         DmlError, match="contains the columns id; expected images in one of: image, bytes"

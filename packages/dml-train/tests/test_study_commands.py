@@ -1,4 +1,6 @@
-"""`--list-commands`: when these commands and then the study are run, the report must match a single process."""
+"""`--list-commands`: when these commands and then the study are run, the report must match a single
+process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""timm's models as backbones: maps, vectors, levels, weights from files and from EfficientNet-Lite0's package, LoRA."""
+"""timm's models as backbones: maps, vectors, levels, weights from files and from
+EfficientNet-Lite0's package, LoRA.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +154,8 @@ def test_lite0s_features_are_those_of_the_original_definition():
     backbone = TimmModel(3, "tf_efficientnet_lite0", "efficientnet-lite0").eval()
     images = 2.0 * torch.rand(2, 3, 96, 96) - 1.0
     with torch.no_grad():
-        # Sums may have a different order, and features reach 6. No difference was found for 96, 128 and 224 pixels.
+        # Sums may have a different order, and features reach 6. No difference was found for 96, 128
+        # and 224 pixels.
         torch.testing.assert_close(
             backbone(images), original.extract_features(images), rtol=1e-4, atol=1e-4
         )
@@ -207,7 +210,9 @@ def test_an_unknown_layer_for_lora_is_refused():
 
 
 class UsesTheWeightAlone(nn.Module):
-    """A network like timm's BEiT, which uses the weight of the layer ``qkv`` without calling the layer."""
+    """A network like timm's BEiT, which uses the weight of the layer ``qkv`` without calling the
+    layer.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -61,7 +61,8 @@ def test_metrics_have_scheduled_values_and_no_times(run):
     )
     first, *_, last = lines(folder)[:-1]
     assert set(first) == {
-        "step", "loss", "gradient_norm", "optimizer.lr", "optimizer.lr_multipliers.head", "loss.scale"
+        "step", "loss", "gradient_norm", "optimizer.lr", "optimizer.lr_multipliers.head",
+        "loss.scale"
     }  # fmt: skip
     assert (first["optimizer.lr"], first["loss.scale"]) == (0.01, 1.0)
     assert (
@@ -100,7 +101,8 @@ def test_a_mistake_found_while_building_leaves_no_folder(run, out):
 def test_a_non_finite_loss_stops_the_run_and_names_the_batch(run, out):
     message = r"the loss of step 6 is nan.*checkpoint of step 4 .* is intact.*items \["
     with pytest.raises(DmlError, match=message):
-        run(schedule={"loss.scale": {"kind": "step", "values": [1, float("nan")], "milestones": [5]}},
+        run(schedule={"loss.scale": {"kind": "step", "values": [1, float("nan")],
+            "milestones": [5]}},
             logging={"every": 6})  # fmt: skip
 
 
@@ -118,7 +120,10 @@ def test_a_scheduled_value_that_the_loss_refuses_is_named(run, monkeypatch, refu
         return forward(self, embeddings, labels)
 
     monkeypatch.setattr(TinyLoss, "forward", forward_above_0)
-    expected = rf"^step 6 failed: .*{refusal}\. .* loss.scale = 0; the checkpoint of step 4 .* is intact.* by force"
+    expected = (
+        rf"^step 6 failed: .*{refusal}\. .* loss.scale = 0; the checkpoint of step 4 .* is "
+        r"intact.* by force"
+    )
     with pytest.raises(DmlError, match=expected):
         run(schedule={"loss.scale": {"kind": "step", "values": [1, 0], "milestones": [5]}})
 
@@ -259,7 +264,8 @@ def test_observers_see_every_step_and_every_checkpoint_in_order(run, registry):
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_half_precision_trains_to_float32_embeddings(run, device, precision):
-    folder = run(training={"device": device, "precision": precision, "channels_last": True, "gradient_clip": 1.0,
+    folder = run(training={"device": device, "precision": precision, "channels_last": True,
+        "gradient_clip": 1.0,
                            "steps": 60})  # fmt: skip
     assert np.load(folder.embeddings()).dtype == np.float32
     logged = losses(folder)

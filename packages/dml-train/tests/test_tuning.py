@@ -1,4 +1,6 @@
-"""The search for settings: space, data, resuming after an interruption, and a search that uses multiple machines."""
+"""The search for settings: space, data, resuming after an interruption, and a search that uses
+multiple machines.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,8 @@ def test_an_invalid_range_or_choice_is_refused(read, text):
 def test_a_space_is_read_from_a_file_and_its_mistakes_are_named(tmp_path):
     path = tmp_path / "space.toml"
     path.write_text(
-        '["optimizer.lr"]\nlow = 1e-3\nhigh = 0.1\nlog = true\n\n["loss.scale"]\nchoices = [2.0, 4.0, 8.0]\n'
+        '["optimizer.lr"]\nlow = 1e-3\nhigh = 0.1\nlog = true\n\n["loss.scale"]\nchoices = [2.0, '
+        "4.0, 8.0]\n"
     )
     assert read_space(path) == SPACE
     path.write_text('["optimizer.lr"]\nlow = 1e-3\n')

@@ -1,4 +1,6 @@
-"""Held-out classes: disjoint from the training classes, evaluated during training, and used to select weights."""
+"""Held-out classes: disjoint from the training classes, evaluated during training, and used to
+select weights.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +181,9 @@ def test_a_run_without_the_test_split_measures_the_held_out_classes_only(run):
 
 
 class Clusters:
-    """An evaluator that, like `exact`, rejects `n_clusters` unless the metrics include a clustering metric."""
+    """An evaluator that, like `exact`, rejects `n_clusters` unless the metrics include a clustering
+    metric.
+    """
 
     def __init__(
         self, metrics: Sequence[str] = ("recall@1",), n_clusters: int | None = None, seed: int = 0

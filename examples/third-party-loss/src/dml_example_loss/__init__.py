@@ -1,4 +1,5 @@
-"""A third-party loss: an `nn.Module` and a `hookimpl`. The entry point in pyproject.toml names this module.
+"""A third-party loss: an `nn.Module` and a `hookimpl`. The entry point in pyproject.toml names this
+module.
 
 Shapes: `B` batch, `G` gallery, `D` dim.
 """
@@ -18,8 +19,8 @@ class SupervisedContrastive(torch.nn.Module):
 
     L = −mean_a 1/|P(a)| · Σ_{p ∈ P(a)} log( exp(z_aᵀz_p/τ) / Σ_{k ≠ a} exp(z_aᵀz_k/τ) )
 
-    Source: Khosla et al. 2020, Supervised Contrastive Learning, Eq. 2; the mean is over the anchors that have
-    positives.
+    Source: Khosla et al. 2020, Supervised Contrastive Learning, Eq. 2; the mean is over the anchors
+    that have positives.
 
     Args:
         temperature: τ > 0.
@@ -38,7 +39,9 @@ class SupervisedContrastive(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the scalar loss of embeddings (B, D) with integer labels (B,), against a gallery (G, D) if given."""
+        """Return the scalar loss of embeddings (B, D) with integer labels (B,), against a gallery
+        (G, D) if given.
+        """
         z_BD = normalize(embeddings.float())
         z_GD = z_BD if gallery is None else normalize(gallery.float())
         labels_G = labels if gallery_labels is None else gallery_labels

@@ -1,8 +1,10 @@
-"""Hooks, the registry, samplers, memory queues and schedules, on which all packages of the toolkit build.
+"""Hooks, the registry, samplers, memory queues and schedules, on which all packages of the toolkit
+build.
 
-Names are imported when they are first used, so that ``import dml_core`` stays fast; `__init__.pyi` lists the names.
-Some names come from dml-eval-rs: use `Labels`, `Relevance` and `Matching` to define which items match, `Peers` to
-share an evaluation between processes, and `METRICS` to list the metrics.
+Names are imported when they are first used, so that ``import dml_core`` stays fast; `__init__.pyi`
+lists the names. Some names come from dml-eval-rs: use `Labels`, `Relevance` and `Matching` to
+define which items match, `Peers` to share an evaluation between processes, and `METRICS` to list
+the metrics.
 """
 
 from importlib.metadata import version

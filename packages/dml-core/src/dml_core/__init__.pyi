@@ -1,4 +1,5 @@
-# The public names and the modules. `__init__.py` reads this table to import a name when it is first used.
+# The public names and the modules. `__init__.py` reads this table to import a name when it is first
+# used.
 from dml_core.components import Component as Component
 from dml_core.components import Run as Run
 from dml_core.drawing import draw_rows as draw_rows

@@ -21,21 +21,25 @@ class Component:
     """A component that a plugin provides: a name, a factory that makes the object, and a summary.
 
     Args:
-        name: the name in recipes, in kebab-case (``"norm-softmax"``), or with a prefix (``"pml/ContrastiveLoss"``).
-        factory: a class or function, called with the keys of the recipe's table, and with the values of the context
-            (`dml_core.CONTEXT`) that are options of the factory. Give a reference, ``"my_package.losses:MyLoss"``, to
-            import the factory only when the component is used, so that listings stay fast.
+        name: the name in recipes, in kebab-case (``"norm-softmax"``), or with a prefix
+            (``"pml/ContrastiveLoss"``).
+        factory: a class or function, called with the keys of the recipe's table, and with the
+            values of the context (`dml_core.CONTEXT`) that are options of the factory. Give a
+            reference, ``"my_package.losses:MyLoss"``, to import the factory only when the component
+            is used, so that listings stay fast.
         summary: a single line to show in listings.
         source: the paper and its equations, or a different origin; empty by default.
-        options: the keyword arguments of the factory, in the order to list. By default, they are read from the
-            signature; a factory that forwards ``**options`` should declare the options.
-        deferred: the options whose component the factory makes itself. If the recipe gives a component for such an
-            option, the factory will receive a function ``() -> component``.
+        options: the keyword arguments of the factory, in the order to list. By default, they are
+            read from the signature; a factory that forwards ``**options`` should declare the
+            options.
+        deferred: the options whose component the factory makes itself. If the recipe gives a
+            component for such an option, the factory will receive a function ``() -> component``.
 
     Raises:
-        ValueError: if the name isn't kebab-case, the summary is empty or longer than a line, or a reference isn't
-            ``module:name``.
-        TypeError: if the factory can't be called, or options are not declared and its signature can't be read.
+        ValueError: if the name isn't kebab-case, the summary is empty or longer than a line, or a
+            reference isn't ``module:name``.
+        TypeError: if the factory can't be called, or options are not declared and its signature
+            can't be read.
     """
 
     def __init__(
@@ -49,16 +53,19 @@ class Component:
     ) -> None:
         if not _NAME.fullmatch(name):
             raise ValueError(
-                f"component name {name!r} is not kebab-case; expected lower-case words joined by '-', "
-                "for example 'ranked-list', or a class name after a prefix, as 'pml/ContrastiveLoss'"
+                f"component name {name!r} is not kebab-case; expected lower-case words joined by "
+                "'-', for example 'ranked-list', or a class name after a prefix, as "
+                "'pml/ContrastiveLoss'"
             )
         if isinstance(factory, str) and not _REFERENCE.fullmatch(factory):
             raise ValueError(
-                f"component {name!r}: factory is {factory!r}; expected 'module:name', like 'my_package.losses:MyLoss'"
+                f"component {name!r}: factory is {factory!r}; expected 'module:name', like "
+                "'my_package.losses:MyLoss'"
             )
         if not isinstance(factory, str) and not callable(factory):
             raise TypeError(
-                f"component {name!r}: factory is {factory!r}; expected a class or a function, or 'module:name'"
+                f"component {name!r}: factory is {factory!r}; expected a class or a function, or "
+                "'module:name'"
             )
         if not summary.strip() or "\n" in summary:
             raise ValueError(
@@ -97,7 +104,8 @@ class Component:
             ) from error
         if not callable(found):
             raise DmlError(
-                f"component {self.name!r}: {self._factory} is {found!r}; expected a class or function"
+                f"component {self.name!r}: {self._factory} is {found!r}; expected a class or "
+                "function"
             )
         factory: Callable[..., Any] = found
         return factory
@@ -112,7 +120,9 @@ class Component:
 
     @cached_property
     def takes_any_option(self) -> bool:
-        """Whether the factory also takes keys that `options` doesn't list: it has undeclared ``**options``."""
+        """Whether the factory also takes keys that `options` doesn't list: it has undeclared
+        ``**options``.
+        """
         return self._options is None and takes_any_option(self.factory)
 
     def __repr__(self) -> str:

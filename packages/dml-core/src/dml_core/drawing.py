@@ -19,9 +19,11 @@ Word = TypeVar("Word", int, npt.NDArray[np.uint64])
 
 
 def splitmix64(word: Word) -> Word:
-    """Hash a 64-bit word by the finaliser of splitmix64, a bijection that spreads all bits over the word.
+    """Hash a 64-bit word by the finaliser of splitmix64, a bijection that spreads all bits over the
+    word.
 
-    Source: Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators, Fig. 16 (Stafford's mix 13).
+    Source: Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators, Fig. 16
+    (Stafford's mix 13).
 
     Args:
         word: an integer in [0, 2**64), or an array of uint64.
@@ -44,11 +46,12 @@ def draw_rows(
 
     X = fill(empty(N, M));  return X[keep]
 
-    Use this function to draw a rank's rows of a matrix that all ranks share. Only the kept rows and a block are in
-    memory, but the generator ends in the same state as after a complete draw. On the CPU, torch draws in order:
-    `uniform_` singly, and `normal_` in groups of 16. If the size isn't a multiple of 16, `normal_` redraws the last 16
-    numbers, so blocks consist of complete groups, and the last block is 16 numbers or more. If the default device isn't
-    the CPU, note that the complete matrix will be drawn.
+    Use this function to draw a rank's rows of a matrix that all ranks share. Only the kept rows and
+    a block are in memory, but the generator ends in the same state as after a complete draw. On the
+    CPU, torch draws in order: `uniform_` singly, and `normal_` in groups of 16. If the size isn't a
+    multiple of 16, `normal_` redraws the last 16 numbers, so blocks consist of complete groups, and
+    the last block is 16 numbers or more. If the default device isn't the CPU, note that the
+    complete matrix will be drawn.
 
     Args:
         shape: N and M.

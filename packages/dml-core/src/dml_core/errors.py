@@ -1,7 +1,8 @@
-"""Errors that a user can fix: the message says what is wrong, what was expected and how to fix the problem.
+"""Errors that a user can fix: the message says what is wrong, what was expected and how to fix the
+problem.
 
-The `dml` command prints the message of a `DmlError` (not the traceback) and will exit with code 2. Any other uncaught
-exception is a bug in the program, so the traceback is printed.
+The `dml` command prints the message of a `DmlError` (not the traceback) and will exit with code 2.
+Any other uncaught exception is a bug in the program, so the traceback is printed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ class DmlError(Exception):
 
     Args:
         message: must make sense both to a Python caller and to a user of the `dml` command.
-        arguments: the Python arguments to change; the `dml` command appends the options of these names. Default: none.
+        arguments: the Python arguments to change; the `dml` command appends the options of these
+            names. Default: none.
     """
 
     def __init__(self, message: str, *, arguments: tuple[str, ...] = ()) -> None:
@@ -34,7 +36,9 @@ class DuplicateName(DmlError):
 
 
 class InvalidOption(DmlError):
-    """An error for an unknown option, a missing option, or a value that the factory doesn't accept."""
+    """An error for an unknown option, a missing option, or a value that the factory doesn't
+    accept.
+    """
 
 
 class PluginLoadError(DmlError):
@@ -42,14 +46,18 @@ class PluginLoadError(DmlError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name closest to `name`: ``"; did you mean 'X'?"``, or ``";"`` if none is close."""
+    """Suggest the known name closest to `name`: ``"; did you mean 'X'?"``, or ``";"`` if none is
+    close.
+    """
     lowered = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     return f"; did you mean {lowered[close[0]]!r}?" if close else ";"
 
 
 def join_errors(errors: Sequence[DmlError]) -> DmlError:
-    """Join errors, one per line, into an `UnknownName` if any is one, else an `InvalidOption`; keep a single error."""
+    """Join errors, one per line, into an `UnknownName` if any is one, else an `InvalidOption`; keep
+    a single error.
+    """
     if len(errors) == 1:
         return errors[0]
     kind = UnknownName if any(isinstance(error, UnknownName) for error in errors) else InvalidOption
@@ -57,7 +65,9 @@ def join_errors(errors: Sequence[DmlError]) -> DmlError:
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe an unexpected exception in a single line: type, message, and the file and line that raised it."""
+    """Describe an unexpected exception in a single line: type, message, and the file and line that
+    raised it.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -18,27 +18,34 @@ Forward: TypeAlias = Callable[[nn.Module, Tensor, int], Tensor]
 class GradientCache:
     """A two-pass embedding of a batch that keeps only the activations of a micro-batch in memory.
 
-    The first pass embeds the batch and does not save activations. The loss computes the gradient of the embeddings.
-    The second pass embeds the micro-batches again with activations, and back-propagates this gradient:
+    The first pass embeds the batch and does not save activations. The loss computes the gradient of
+    the embeddings. The second pass embeds the micro-batches again with activations, and
+    back-propagates this gradient:
 
     ∂L/∂θ = Σ_b (∂L/∂x_b)·(∂x_b/∂θ),  ∂L/∂x_b from the loss of the whole batch
 
-    Use this class if a loss needs large batches: the weights receive the gradient of the full batch, for the price of a
-    second forward pass. Random numbers (dropout) and autocast are identical in both passes. Note that batch
-    norms see only a micro-batch, and that only the second pass updates the running statistics. A batch that fits in a
-    single micro-batch will be embedded once, except under DistributedDataParallel.
+    Use this class if a loss needs large batches: the weights receive the gradient of the full
+    batch, for the price of a second forward pass. Random numbers (dropout) and autocast are
+    identical in both passes. Note that batch norms see only a micro-batch, and that only the second
+    pass updates the running statistics. A batch that fits in a single micro-batch will be embedded
+    once, except under DistributedDataParallel.
 
-    Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, section 3.2.
+    Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited
+    Setup, section 3.2.
 
     Args:
-        network: maps inputs (B, …) to embeddings (B, D); rows should be independent except in batch norms. If the
-            network is wrapped in DistributedDataParallel, ranks exchange gradients once, with the last micro-batch.
-        micro_batch: the largest number of rows in a micro-batch, at least 1. The batch is split into as few
-            micro-batches as possible, of nearly equal size.
-        first_network: the network for the first pass. Default: `network`, unwrapped from DistributedDataParallel.
-        forward: called as ``forward(network, inputs, index)`` for all micro-batches in both passes. By default, calls
-            the network. A custom function must draw the same random numbers in both passes, and choose the precision.
-        without_exchange: makes a context that stops ranks from exchanging gradients. By default, DDP's `no_sync`.
+        network: maps inputs (B, …) to embeddings (B, D); rows should be independent except in batch
+            norms. If the network is wrapped in DistributedDataParallel, ranks exchange gradients
+            once, with the last micro-batch.
+        micro_batch: the largest number of rows in a micro-batch, at least 1. The batch is split
+            into as few micro-batches as possible, of nearly equal size.
+        first_network: the network for the first pass. Default: `network`, unwrapped from
+            DistributedDataParallel.
+        forward: called as ``forward(network, inputs, index)`` for all micro-batches in both passes.
+            By default, calls the network. A custom function must draw the same random numbers in
+            both passes, and choose the precision.
+        without_exchange: makes a context that stops ranks from exchanging gradients. By default,
+            DDP's `no_sync`.
 
     Raises:
         TypeError: if `micro_batch` isn't an integer.
@@ -69,7 +76,8 @@ class GradientCache:
 
     def embed(self, inputs: Tensor) -> Tensor:
         """Embed a batch as (B, D). Back-propagate the loss to the result, then call `backward`."""
-        # Don't do this under DistributedDataParallel: a rank with few rows must join the other ranks' collectives.
+        # Don't do this under DistributedDataParallel: a rank with few rows must join the other
+        # ranks' collectives.
         if len(inputs) <= self._micro_batch and not isinstance(
             self._network, nn.parallel.DistributedDataParallel
         ):
@@ -83,7 +91,8 @@ class GradientCache:
         return embeddings
 
     def backward(self) -> None:
-        """Back-propagate the embeddings' gradients to the weights. Call this after ``loss.backward()``.
+        """Back-propagate the embeddings' gradients to the weights. Call this after
+        ``loss.backward()``.
 
         Raises:
             RuntimeError: if the embeddings do not have a gradient.
@@ -93,8 +102,8 @@ class GradientCache:
         (inputs, embeddings), self._cached = self._cached, None
         if embeddings.grad is None:
             raise RuntimeError(
-                "the embeddings have no gradient; call the loss's backward() first, and compute the loss from the "
-                "result of embed()"
+                "the embeddings have no gradient; call the loss's backward() first, and compute "
+                "the loss from the result of embed()"
             )
         split = (split_evenly(rows, self._micro_batch) for rows in (inputs, embeddings.grad))
         parts = list(zip(*split, strict=True))
@@ -107,7 +116,9 @@ class GradientCache:
 
 
 def split_evenly(rows: Tensor, most: int) -> tuple[Tensor, ...]:
-    """Split rows into the fewest parts of at most `most` rows, nearly equal, since batch norms fail on a single row."""
+    """Split rows into the fewest parts of at most `most` rows, nearly equal, since batch norms fail
+    on a single row.
+    """
     return torch.tensor_split(rows, max(1, -(-len(rows) // most)))
 
 
@@ -119,18 +130,22 @@ def backward_in_micro_batches(
     *,
     scaler: torch.amp.GradScaler | None = None,
 ) -> Tensor:
-    """Compute a batch's loss, and back-propagate it to the weights in micro-batches; see `GradientCache`.
+    """Compute a batch's loss, and back-propagate it to the weights in micro-batches; see
+    `GradientCache`.
 
-    Use this function instead of ``loss(network(inputs)).backward()`` in a custom training loop. Under
-    ``torch.autocast``, network and loss use the autocast precision, but the backward passes run outside autocast.
+    Use this function instead of ``loss(network(inputs)).backward()`` in a custom training loop.
+    Under ``torch.autocast``, network and loss use the autocast precision, but the backward passes
+    run outside autocast.
 
     Args:
         network: maps inputs to embeddings; can be wrapped in DistributedDataParallel.
         inputs: (B, …).
-        loss: maps embeddings (B, D) to the scalar loss, for example ``lambda x: criterion(x, labels)``. If there is
-            more than one rank, the loss must gather the rows: use ``GlobalBatch(criterion)``.
+        loss: maps embeddings (B, D) to the scalar loss, for example
+            ``lambda x: criterion(x, labels)``. If there is more than one rank, the loss must gather
+            the rows: use ``GlobalBatch(criterion)``.
         micro_batch: the largest number of rows with activations in memory.
-        scaler: scales the loss before the backward pass; the caller must step and update it. By default, not used.
+        scaler: scales the loss before the backward pass; the caller must step and update it. By
+            default, not used.
 
     Returns:
         The loss, detached and unscaled.
@@ -147,7 +162,9 @@ def backward_in_micro_batches(
 
 
 class _Replayed:
-    """A forward function that uses the random numbers and the precision of the first pass in the second pass."""
+    """A forward function that uses the random numbers and the precision of the first pass in the
+    second pass.
+    """
 
     def __init__(self) -> None:
         self._states: list[tuple[Tensor, Tensor | None]] = []
@@ -164,7 +181,8 @@ class _Replayed:
         else:
             self._states.append(_random_state(inputs.device))
         self._device = inputs.device
-        # Don't let autocast cache weights that it casts without gradients: the second pass needs their gradients.
+        # Don't let autocast cache weights that it casts without gradients: the second pass needs
+        # their gradients.
         cached = torch.is_grad_enabled() and torch.is_autocast_cache_enabled()
         with torch.autocast(kind, dtype, enabled, cache_enabled=cached):
             embeddings: Tensor = network(inputs)
@@ -172,7 +190,9 @@ class _Replayed:
 
     @contextmanager
     def second_pass(self) -> Iterator[None]:
-        """Make the calls in this context repeat the first pass, and finally restore the random generators."""
+        """Make the calls in this context repeat the first pass, and finally restore the random
+        generators.
+        """
         before, self._repeats = _random_state(self._device), True
         try:
             yield
@@ -193,7 +213,9 @@ def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device)
 
 @contextmanager
 def _freeze_statistics(network: nn.Module) -> Iterator[None]:
-    """Freeze batch norms' running statistics in this context, since only the second pass should update them."""
+    """Freeze batch norms' running statistics in this context, since only the second pass should
+    update them.
+    """
     norms: list[Any] = [
         m
         for m in network.modules()

@@ -1,7 +1,7 @@
 """The hooks of the toolkit: who calls a hook, when, and what the hook should return.
 
-To write a plugin, define functions with these names in a module (or object), mark the functions using `hookimpl`, and
-name the module in an entry point of the group ``dml``:
+To write a plugin, define functions with these names in a module (or object), mark the functions
+using `hookimpl`, and name the module in an entry point of the group ``dml``:
 
     from dml_core import Component, hookimpl
 
@@ -31,18 +31,23 @@ PROJECT = "dml"  # pluggy's project name, and the entry-point group
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
-# --- Components that a plugin provides. The registry calls a hook once per process, when the kind is first used.
-# A factory receives the keys of the recipe's table, and the context values that it takes (`dml_core.CONTEXT`).
+# --- Components that a plugin provides. The registry calls a hook once per process, when the kind
+# is first used. A factory receives the keys of the recipe's table, and the context values that it
+# takes (`dml_core.CONTEXT`).
 
 
 @hookspec
 def dml_losses() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Provide losses: `PairLoss` or `ClassLoss`. Context: num_classes, embedding_dim, steps_per_epoch, seed."""
+    """Provide losses: `PairLoss` or `ClassLoss`. Context: num_classes, embedding_dim,
+    steps_per_epoch, seed.
+    """
 
 
 @hookspec
 def dml_samplers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Provide batch samplers: `BatchSampler`, or `MiningSampler` to use mined negatives. Context: labels, seed."""
+    """Provide batch samplers: `BatchSampler`, or `MiningSampler` to use mined negatives. Context:
+    labels, seed.
+    """
 
 
 @hookspec
@@ -57,15 +62,20 @@ def dml_datasets() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def dml_evaluators() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Provide evaluators: `Evaluator`, or `PeersEvaluator` if ranks can share the work. Context: seed."""
+    """Provide evaluators: `Evaluator`, or `PeersEvaluator` if ranks can share the work. Context:
+    seed.
+    """
 
 
 @hookspec
 def dml_loggers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Provide loggers: `RunLogger`. Context: directory (the run's), start_step (steps done), recipe (a dict)."""
+    """Provide loggers: `RunLogger`. Context: directory (the run's), start_step (steps done), recipe
+    (a dict).
+    """
 
 
-# --- Events of a run. The trainer calls these hooks on all ranks, unless stated; returned values are not used.
+# --- Events of a run. The trainer calls these hooks on all ranks, unless stated; returned values
+# are not used.
 
 
 @hookspec
@@ -77,8 +87,8 @@ def dml_run_start(run: Run) -> None:
 def dml_step_end(run: Run, step: int, values: Mapping[str, float]) -> None:
     """Called once per optimizer step, in order, with the step's values: loss, learning rates, …
 
-    `step` counts from 1. The trainer reads the values of multiple steps together, to avoid waiting for the GPU at each
-    step, so a call can be up to ``[logging] every`` steps late.
+    `step` counts from 1. The trainer reads the values of multiple steps together, to avoid waiting
+    for the GPU at each step, so a call can be up to ``[logging] every`` steps late.
     """
 
 
@@ -97,9 +107,12 @@ def dml_run_end(run: Run, step: int, error: BaseException | None) -> None:
     """Called once when the run ends: with the exception, if it ended early, or None."""
 
 
-# --- Commands that a plugin provides. The `dml` command calls this hook once, when it starts. ----------------
+# --- Commands that a plugin provides. The `dml` command calls this hook once, when it
+# starts. ----------------
 
 
 @hookspec
 def dml_commands() -> Iterable[Any]:  # type: ignore[empty-body]
-    """Provide commands for `dml` as `click.Command` objects. It is an error if a name already exists."""
+    """Provide commands for `dml` as `click.Command` objects. It is an error if a name already
+    exists.
+    """

@@ -8,7 +8,8 @@ from typing import Literal
 
 Kind = Literal["losses", "samplers", "backbones", "datasets", "evaluators", "loggers"]
 
-# The values that a run supplies, by kind. A factory receives a value if it has an option of this name.
+# The values that a run supplies, by kind. A factory receives a value if it has an option of this
+# name.
 CONTEXT: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
         # num_classes: of the training split; steps_per_epoch: the sampler's batches per epoch

@@ -1,4 +1,6 @@
-"""Import a package's public names when they are first used, so that importing the package stays fast."""
+"""Import a package's public names when they are first used, so that importing the package stays
+fast.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from typing import Any
 def lazy_names(
     package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package from the imports in ``__init__.pyi``.
+    """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package from the imports in
+    ``__init__.pyi``.
 
     Args:
         package, file: ``__name__`` and ``__file__`` of the package.

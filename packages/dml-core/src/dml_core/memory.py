@@ -1,4 +1,6 @@
-"""A memory of past embeddings: a ring buffer of fixed shape that is completely saved in the state dict."""
+"""A memory of past embeddings: a ring buffer of fixed shape that is completely saved in the state
+dict.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from torch import Tensor, nn
 
 
 class Contents(NamedTuple):
-    """A copy of the `n` filled rows of a queue, oldest first; later writes to the queue don't change the copy."""
+    """A copy of the `n` filled rows of a queue, oldest first; later writes to the queue don't
+    change the copy.
+    """
 
     embeddings: Tensor  # (n, D)
     labels: Tensor  # (n,) int64
@@ -20,19 +24,22 @@ class Contents(NamedTuple):
 class MemoryQueue(nn.Module):
     """A ring buffer of the newest `capacity` embeddings, with labels and optional extra values.
 
-    Source: the memory module of Wang et al. 2020, Cross-Batch Memory for Embedding Learning, Sec. 3.2.
-    Departure: the write position and the number of filled rows are also buffers, so that a resumed run has the
-    same queue. Buffers always have the full shape, so that a new queue of this capacity can load a state dict.
+    Source: the memory module of Wang et al. 2020, Cross-Batch Memory for Embedding Learning, Sec.
+    3.2. Departure: the write position and the number of filled rows are also buffers, so that a
+    resumed run has the same queue. Buffers always have the full shape, so that a new queue of this
+    capacity can load a state dict.
 
     Args:
         capacity: the largest number of rows, at least 1.
         embedding_dim: D, at least 1.
-        extras: values to store per row. Maps a name to an example value, which gives shape and dtype, like
-            ``{"step": torch.zeros((), dtype=torch.int64)}``.
-        dtype: the dtype of the stored embeddings; use ``torch.bfloat16`` to halve the memory. Default: float32.
+        extras: values to store per row. Maps a name to an example value, which gives shape and
+            dtype, like ``{"step": torch.zeros((), dtype=torch.int64)}``.
+        dtype: the dtype of the stored embeddings; use ``torch.bfloat16`` to halve the memory.
+            Default: float32.
 
     Raises:
-        ValueError: if the capacity or dimension is below 1, or if an extra is named like an attribute of the queue.
+        ValueError: if the capacity or dimension is below 1, or if an extra is named like an
+            attribute of the queue.
     """
 
     embeddings: Tensor
@@ -64,10 +71,12 @@ class MemoryQueue(nn.Module):
         for name, example in (extras or {}).items():
             if hasattr(self, name):
                 raise ValueError(
-                    f"an extra is named {name!r}, like an attribute of the queue; choose a different name"
+                    f"an extra is named {name!r}, like an attribute of the queue; choose a "
+                    "different name"
                 )
             self.register_buffer(name, torch.zeros(capacity, *example.shape, dtype=example.dtype))
-        # Keep both numbers on the host, too, since reading the buffers would wait for the GPU at each step.
+        # Keep both numbers on the host, too, since reading the buffers would wait for the GPU at
+        # each step.
         self._pointer = self._fill = 0
 
     def __len__(self) -> int:
@@ -76,7 +85,8 @@ class MemoryQueue(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor, **extras: Tensor) -> None:
-        """Append rows, which replace the oldest rows when the queue is full; only the newest `capacity` rows are kept.
+        """Append rows, which replace the oldest rows when the queue is full; only the newest
+        `capacity` rows are kept.
 
         Args:
             embeddings: (n, D), any floating dtype; detached and stored in the queue's dtype.
@@ -90,7 +100,8 @@ class MemoryQueue(nn.Module):
         self._check_shapes(rows)
         count = len(embeddings)
         kept = min(count, self.capacity)
-        # Also move the pointer for dropped rows, so that one call has the same effect as a call per row.
+        # Also move the pointer for dropped rows, so that one call has the same effect as a call per
+        # row.
         first = (self._pointer + count - kept) % self.capacity
         head = min(kept, self.capacity - first)
         for name, value in rows.items():
@@ -102,12 +113,15 @@ class MemoryQueue(nn.Module):
         )
 
     def contents(self) -> Contents:
-        """Copy the filled rows, oldest first: (n, D), (n,) and the extras; n is 0 if the queue is empty."""
+        """Copy the filled rows, oldest first: (n, D), (n,) and the extras; n is 0 if the queue is
+        empty.
+        """
 
         def in_order(ring: Tensor) -> Tensor:
             return torch.cat((ring[self._pointer : self._fill], ring[: self._pointer]))
 
-        # Turn autocast off: its cat rejects half precision in a different dtype, such as the queue's.
+        # Turn autocast off: its cat rejects half precision in a different dtype, such as the
+        # queue's.
         with torch.autocast(self.embeddings.device.type, enabled=False):
             extras = {name: in_order(getattr(self, name)) for name in self.extra_names}
             return Contents(in_order(self.embeddings), in_order(self.labels), extras)
@@ -145,8 +159,9 @@ class MemoryQueue(nn.Module):
         if saved is not None and saved.shape != self.embeddings.shape:
             errors: list[str] = others[-1]
             errors.append(
-                f"the saved queue {prefix[:-1]!r} has capacity {saved.shape[0]} and dimension {saved.shape[1]}; "
-                f"this one has {self.capacity} and {self.embedding_dim}: make the queue with the saved values"
+                f"the saved queue {prefix[:-1]!r} has capacity {saved.shape[0]} and dimension "
+                f"{saved.shape[1]}; this one has {self.capacity} and {self.embedding_dim}: make "
+                "the queue with the saved values"
             )
         super()._load_from_state_dict(state_dict, prefix, *others)
         self._pointer, self._fill = int(self.pointer), int(self.fill)

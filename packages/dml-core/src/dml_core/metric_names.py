@@ -1,4 +1,6 @@
-"""Functions of dml-eval-rs that describe a metric, renamed so that they are clear without the module's name."""
+"""Functions of dml-eval-rs that describe a metric, renamed so that they are clear without the
+module's name.
+"""
 
 from dml_eval_rs.metrics.names import family_of as metric_family
 from dml_eval_rs.metrics.names import meaning_of as metric_meaning

@@ -23,15 +23,17 @@ _STREAM = 3  # a stream of random numbers that `dml_core.samplers` doesn't use
 class HardNegativeSampler(EpochSampler):
     """A sampler of balanced batches that also contain classes which the network confuses.
 
-    Until negatives are mined, this sampler draws the batches of `ClassBalancedSampler`. Afterwards, the first
-    ⌊C / (1 + M)⌋ classes of such a batch (at least 1) are anchors. The first image of an anchor class adds M of
-    the k mined negatives, drawn at random, with K − 1 other images of a negative's class. A batch will not contain a
-    class twice: a negative will be skipped if its class is present, and the other classes of the balanced batch fill
-    the rest. Note that all classes are anchors equally often, but classes with hard negatives are added more often.
+    Until negatives are mined, this sampler draws the batches of `ClassBalancedSampler`. Afterwards,
+    the first ⌊C / (1 + M)⌋ classes of such a batch (at least 1) are anchors. The first image of an
+    anchor class adds M of the k mined negatives, drawn at random, with K − 1 other images of a
+    negative's class. A batch will not contain a class twice: a negative will be skipped if its
+    class is present, and the other classes of the balanced batch fill the rest. Note that all
+    classes are anchors equally often, but classes with hard negatives are added more often.
 
-    Source: Xiong et al. 2021, Approximate Nearest Neighbor Negative Contrastive Learning, for negatives from the
-    complete data set that are refreshed as the network learns (found approximately; here exactly); Smirnov et
-    al. 2017, Doppelganger Mining for Face Representation Learning, for batches of similar classes.
+    Source: Xiong et al. 2021, Approximate Nearest Neighbor Negative Contrastive Learning, for
+    negatives from the complete data set that are refreshed as the network learns (found
+    approximately; here exactly); Smirnov et al. 2017, Doppelganger Mining for Face Representation
+    Learning, for batches of similar classes.
 
     Args:
         labels: integers of shape (N,), the classes of the items.
@@ -39,17 +41,21 @@ class HardNegativeSampler(EpochSampler):
         images_per_class: K, at least 1.
         negatives_per_anchor: M, from 1 to `candidates`. Default: 1.
         candidates: k, the number of negatives to mine per item, from 1 to N − 1. Default: 10.
-        below: by default (None), mine the k nearest items of other classes. Use ``"hardest"`` to mine only negatives
-            that are less similar than the item's least similar positive (semi-hard compared with all positives:
-            Schroff et al. 2015, FaceNet, Eq. 4), or ``"easiest"``: less similar than the item's most similar positive.
-        margin: the required difference, at least 0, to skip mislabelled images (Moreira et al. 2024, NV-Retriever).
-        mine_from: the first epoch to mine negatives for; 0 mines with the initial weights. Default: 1.
+        below: by default (None), mine the k nearest items of other classes. Use ``"hardest"`` to
+            mine only negatives that are less similar than the item's least similar positive
+            (semi-hard compared with all positives: Schroff et al. 2015, FaceNet, Eq. 4), or
+            ``"easiest"``: less similar than the item's most similar positive.
+        margin: the required difference, at least 0, to skip mislabelled images (Moreira et al.
+            2024, NV-Retriever).
+        mine_from: the first epoch to mine negatives for; 0 mines with the initial weights.
+            Default: 1.
         mine_every: the number of epochs between minings, at least 1. Default: 1.
         seed: at least 0, the default. A batch depends only on seed, epoch, position and negatives.
         batches_per_epoch: see `ClassBalancedSampler`.
 
     Raises:
-        ValueError: see `ClassBalancedSampler`; also if a number is out of range, or a margin is given without `below`.
+        ValueError: see `ClassBalancedSampler`; also if a number is out of range, or a margin is
+            given without `below`.
     """
 
     def __init__(
@@ -77,15 +83,18 @@ class HardNegativeSampler(EpochSampler):
         self.mine_every = check_at_least(1, mine_every=mine_every)
         if classes_per_batch < 2:
             raise ValueError(
-                f"classes_per_batch is {classes_per_batch}; expected at least 2, for an anchor and a negative"
+                f"classes_per_batch is {classes_per_batch}; expected at least 2, for an anchor and "
+                "a negative"
             )
         if candidates >= len(self.labels):
             raise ValueError(
-                f"candidates is {candidates}; expected at most {len(self.labels) - 1}, the number of other items"
+                f"candidates is {candidates}; expected at most {len(self.labels) - 1}, the number "
+                "of other items"
             )
         if negatives_per_anchor > candidates:
             raise ValueError(
-                f"negatives_per_anchor is {negatives_per_anchor}; expected at most candidates, {candidates}"
+                f"negatives_per_anchor is {negatives_per_anchor}; expected at most candidates, "
+                f"{candidates}"
             )
         if below not in (None, "hardest", "easiest"):
             raise ValueError(f"below is {below!r}; expected 'hardest', 'easiest', or None")
@@ -104,7 +113,9 @@ class HardNegativeSampler(EpochSampler):
 
     @property
     def negatives(self) -> npt.NDArray[np.int64] | None:
-        """The negatives in use, (N, k), padded with -1; None if negatives haven't been mined yet."""
+        """The negatives in use, (N, k), padded with -1; None if negatives haven't been mined
+        yet.
+        """
         return self._negatives
 
     def mines_before(self, epoch: int) -> bool:
@@ -114,7 +125,9 @@ class HardNegativeSampler(EpochSampler):
     def find_negatives(
         self, evaluator: MiningEvaluator, embeddings: npt.NDArray[Any]
     ) -> npt.NDArray[np.int64]:
-        """Find negatives in embeddings (N, D) by the sampler's rule: (N, k) int64, padded with -1."""
+        """Find negatives in embeddings (N, D) by the sampler's rule: (N, k) int64, padded with
+        -1.
+        """
         _, negatives = evaluator.hard_negatives(
             embeddings, self.labels, self.candidates, below=self.below, margin=self.margin
         )
@@ -124,11 +137,12 @@ class HardNegativeSampler(EpochSampler):
         """Use these negatives from now on.
 
         Args:
-            negatives: integers of shape (N, k): items of other classes than the row's, or -1. None: draw balanced
-                batches.
+            negatives: integers of shape (N, k): items of other classes than the row's, or -1. None:
+                draw balanced batches.
 
         Raises:
-            ValueError: if shape or dtype are wrong, an index is outside -1 to N − 1, or an item has the row's class.
+            ValueError: if shape or dtype are wrong, an index is outside -1 to N − 1, or an item has
+                the row's class.
         """
         if negatives is None:
             self._negatives = None
@@ -136,23 +150,28 @@ class HardNegativeSampler(EpochSampler):
         array, count = np.asarray(negatives), len(self.labels)
         if array.ndim != 2 or len(array) != count or array.dtype.kind not in "iu":
             raise ValueError(
-                f"negatives has shape {array.shape} and dtype {array.dtype}; expected ({count}, k) integers"
+                f"negatives has shape {array.shape} and dtype {array.dtype}; expected ({count}, k) "
+                "integers"
             )
         array_Nk = array.astype(np.int64)
         if array_Nk.size and not -1 <= array_Nk.min() <= array_Nk.max() < count:
             raise ValueError(
-                f"negatives has indices from {array_Nk.min()} to {array_Nk.max()}; expected -1 to {count - 1}"
+                f"negatives has indices from {array_Nk.min()} to {array_Nk.max()}; expected -1 to "
+                f"{count - 1}"
             )
         own_Nk = (array_Nk >= 0) & (self.labels[array_Nk] == self.labels[:, None])
         if own_Nk.any():
             item = int(own_Nk.any(axis=1).argmax())
             raise ValueError(
-                f"negatives of item {item} include an item of the same class; expected items of other classes"
+                f"negatives of item {item} include an item of the same class; expected items of "
+                "other classes"
             )
         self._negatives = array_Nk
 
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
-        """Draw the batch's (C * K,) int64 indices: anchor classes, then classes of negatives, then other classes."""
+        """Draw the batch's (C * K,) int64 indices: anchor classes, then classes of negatives, then
+        other classes.
+        """
         balanced = self._balanced.batch_at(epoch, position)
         if self._negatives is None:
             return balanced
@@ -175,7 +194,9 @@ class HardNegativeSampler(EpochSampler):
         return np.concatenate([*chosen.values()])
 
     def _draw_class(self, item: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Draw K images of the item's class, the item first; images only repeat if the class has fewer than K."""
+        """Draw K images of the item's class, the item first; images only repeat if the class has
+        fewer than K.
+        """
         members = self._members[self._class_of[item]]
         others = random.permutation(members[members != item])
         drawn = [np.array([item]), others]

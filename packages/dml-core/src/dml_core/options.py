@@ -1,4 +1,6 @@
-"""The options of a component's factory: the keys that a recipe can set, and the types of the values."""
+"""The options of a component's factory: the keys that a recipe can set, and the types of the
+values.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ class Option:
 
     Args:
         name: the key in the recipe's table, and the factory's keyword.
-        annotation: the type of the values: `float`, `int`, `bool`, `str`, `None`, a `Literal`, a sequence, a mapping,
-            or a union of these. Values of other types are only checked by the factory.
+        annotation: the type of the values: `float`, `int`, `bool`, `str`, `None`, a `Literal`, a
+            sequence, a mapping, or a union of these. Values of other types are only checked by the
+            factory.
         default: the factory's default. If it is omitted, the option is required.
     """
 
@@ -62,7 +65,8 @@ def options_of(factory: Callable[..., Any]) -> tuple[Option, ...]:
 def signature_of(options: Sequence[Option]) -> inspect.Signature:
     """Make a signature with these options as parameters.
 
-    Use it when a factory forwards ``**options``, to declare them: ``factory.__signature__ = signature_of(options)``.
+    Use it when a factory forwards ``**options``, to declare them:
+    ``factory.__signature__ = signature_of(options)``.
     """
     return inspect.Signature(
         [
@@ -91,19 +95,23 @@ def _parameters(factory: Callable[..., Any]) -> Sequence[inspect.Parameter]:
         return tuple(inspect.signature(factory).parameters.values())
     except ValueError as error:
         raise TypeError(
-            f"factory {factory!r} has no signature that can be read; declare the options, or wrap the factory in a "
-            "function whose parameters are the options"
+            f"factory {factory!r} has no signature that can be read; declare the options, or wrap "
+            "the factory in a function whose parameters are the options"
         ) from error
 
 
 def _declared_annotation(parameter: inspect.Parameter) -> Any:
-    """Return the annotation in the signature (``__signature__`` can set it); `Any` if missing or unresolved."""
+    """Return the annotation in the signature (``__signature__`` can set it); `Any` if missing or
+    unresolved.
+    """
     stated = parameter.annotation
     return Any if stated is parameter.empty or isinstance(stated, str) else stated
 
 
 def _annotations(factory: Callable[..., Any]) -> dict[str, Any]:
-    """Return the resolved annotations, or an empty dict if an annotation uses a name that can't be imported."""
+    """Return the resolved annotations, or an empty dict if an annotation uses a name that can't be
+    imported.
+    """
     function = factory.__init__ if isinstance(factory, type) else factory  # type: ignore[misc]
     try:
         return typing.get_type_hints(function)
@@ -132,5 +140,6 @@ def _fits(value: object, annotation: Any) -> bool:
         return all(_fits(item, element) for item in value)
     if origin in (dict, Mapping):
         return isinstance(value, Mapping)
-    # TOML only has the types above. If the annotation is a different type, the factory must check the value.
+    # TOML only has the types above. If the annotation is a different type, the factory must check
+    # the value.
     return True

@@ -1,8 +1,9 @@
 """Load the installed plugins, and record the plugins that fail to load.
 
-An installed distribution can name plugins in the entry-point group ``dml``. Plugins are loaded independently: if a
-plugin can't be imported (or exits when imported), or if it implements an unknown hook, a `Failure` will be recorded;
-other plugins will keep working. To make failures fatal, set the environment variable ``DML_STRICT_PLUGINS=1``.
+An installed distribution can name plugins in the entry-point group ``dml``. Plugins are loaded
+independently: if a plugin can't be imported (or exits when imported), or if it implements an
+unknown hook, a `Failure` will be recorded; other plugins will keep working. To make failures fatal,
+set the environment variable ``DML_STRICT_PLUGINS=1``.
 """
 
 from __future__ import annotations
@@ -56,10 +57,12 @@ class Plugins:
     """The plugins of a process: pluggy's manager, the providers, and the failures.
 
     Args:
-        points: the entry points to load, in the order of hook calls. Failures are listed in `failures`. Default: none.
+        points: the entry points to load, in the order of hook calls. Failures are listed in
+            `failures`. Default: none.
 
     Raises:
-        PluginLoadError: if a plugin fails and ``DML_STRICT_PLUGINS`` is set to a value other than ``0``.
+        PluginLoadError: if a plugin fails and ``DML_STRICT_PLUGINS`` is set to a value other than
+            ``0``.
     """
 
     def __init__(self, points: Iterable[EntryPoint] = ()) -> None:
@@ -87,13 +90,15 @@ class Plugins:
         """Add a plugin, packaged or not, and return its provider.
 
         Raises:
-            DmlError: if the plugin implements an unknown hook; the message suggests the nearest known hook.
+            DmlError: if the plugin implements an unknown hook; the message suggests the nearest
+                known hook.
             pluggy.PluginValidationError: if an argument of a hook is not in the specification.
             ValueError: if the plugin is already registered.
         """
         entry_point = entry_point or getattr(plugin, "__name__", type(plugin).__name__)
         provider = Provider(entry_point, distribution, version, plugin)
-        # By default, pluggy uses the module's name for a plugin, but distributions can have modules with equal names.
+        # By default, pluggy uses the module's name for a plugin, but distributions can have modules
+        # with equal names.
         self.manager.register(plugin, name=f"{distribution}: {entry_point} ({id(plugin):x})")
         try:
             self._check_hooks(plugin)
@@ -118,7 +123,8 @@ class Plugins:
     def collect(self, hook: str, kind: type[T], expected: str) -> list[tuple[T, Provider]]:
         """Call a hook in all plugins, and list the items that the plugins return.
 
-        If a plugin's hook raises or returns a wrong type, record the failure and continue with the other plugins.
+        If a plugin's hook raises or returns a wrong type, record the failure and continue with the
+        other plugins.
 
         Args:
             hook: the name of a hook that is called with no arguments and returns an iterable.
@@ -129,7 +135,8 @@ class Plugins:
             The items and their providers.
         """
         collected: list[tuple[T, Provider]] = []
-        # pluggy calls the last registered plugin first, but a listing should be in the order of registration.
+        # pluggy calls the last registered plugin first, but a listing should be in the order of
+        # registration.
         for implementation in getattr(self.manager.hook, hook).get_hookimpls():
             provider = self.provider_of(implementation.plugin)
             try:
@@ -150,7 +157,9 @@ class Plugins:
         return collected
 
     def describe_failures(self) -> str:
-        """Return a line per plugin that failed to load, after a heading; empty if all plugins were loaded."""
+        """Return a line per plugin that failed to load, after a heading; empty if all plugins were
+        loaded.
+        """
         if not self.failures:
             return ""
         count = "1 plugin" if len(self.failures) == 1 else f"{len(self.failures)} plugins"
@@ -175,13 +184,16 @@ class Plugins:
 
 
 def _origin(point: EntryPoint) -> tuple[str, str]:
-    """Return the distribution and version of an entry point, which are unknown if it was made by hand."""
+    """Return the distribution and version of an entry point, which are unknown if it was made by
+    hand.
+    """
     return (point.dist.name, point.dist.version) if point.dist else ("unknown distribution", "0")
 
 
 @cache
 def plugins() -> Plugins:
-    """Return the plugins of this process. The first call loads all installed entry points of the group ``dml``.
+    """Return the plugins of this process. The first call loads all installed entry points of the
+    group ``dml``.
 
     Raises:
         PluginLoadError: see `Plugins`.

@@ -13,7 +13,9 @@ from torch import distributed
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """Return the rank of this process and the number of ranks: (0, 1) if a process group is not initialised."""
+    """Return the rank of this process and the number of ranks: (0, 1) if a process group is not
+    initialised.
+    """
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
@@ -25,25 +27,31 @@ def all_gather_rows(
     *,
     gradients: Literal["mean", "sum"] = "sum",
 ) -> torch.Tensor:
-    """Gather the rows of all ranks, in the order of the ranks; the gradient flows to this rank's rows.
+    """Gather the rows of all ranks, in the order of the ranks; the gradient flows to this rank's
+    rows.
 
-    X = x_1 ∪ … ∪ x_W;  ∂L/∂x_r = (∂L/∂X)[rows of r] for ``"sum"``, W · (∂L/∂X)[rows of r] for ``"mean"``
+    X = x_1 ∪ … ∪ x_W;
+    ∂L/∂x_r = (∂L/∂X)[rows of r] for ``"sum"``, W · (∂L/∂X)[rows of r] for ``"mean"``
 
-    Use this function if all ranks compute a single loss L(X), and ``torch.distributed.nn`` to compute different losses.
-    Since the gradient of all rows is known on all ranks, the backward pass only slices and does not communicate.
-    Parameters that produced the rows will receive this rank's part of the gradient. The sum of these parts is the
-    gradient; so is the average, which DistributedDataParallel computes, if ``"mean"`` multiplies the parts by W.
+    Use this function if all ranks compute a single loss L(X), and ``torch.distributed.nn`` to
+    compute different losses. Since the gradient of all rows is known on all ranks, the backward
+    pass only slices and does not communicate. Parameters that produced the rows will receive this
+    rank's part of the gradient. The sum of these parts is the gradient; so is the average, which
+    DistributedDataParallel computes, if ``"mean"`` multiplies the parts by W.
 
     Args:
         rows: (R, …), any dtype. The other dimensions and the dtype must be equal on all ranks.
-        counts: the R of all ranks, in the order of the ranks; can be omitted if R is equal on all ranks.
+        counts: the R of all ranks, in the order of the ranks; can be omitted if R is equal on all
+            ranks.
         gradients: how the ranks combine the parameters' gradients afterwards. Default: ``"sum"``.
 
     Returns:
-        (B, …), equal on all ranks. If a process group is not used, or there is only one rank, `rows` itself.
+        (B, …), equal on all ranks. If a process group is not used, or there is only one rank,
+        `rows` itself.
 
     Raises:
-        ValueError: if `gradients` is unknown, or `counts` doesn't match the number of ranks or these rows.
+        ValueError: if `gradients` is unknown, or `counts` doesn't match the number of ranks or
+            these rows.
     """
     if gradients not in ("mean", "sum"):
         raise ValueError(f"gradients is {gradients!r}; expected 'mean' or 'sum'")
@@ -51,8 +59,8 @@ def all_gather_rows(
     counts = [len(rows)] * world_size if counts is None else list(counts)
     if len(counts) != world_size or counts[rank] != len(rows):
         raise ValueError(
-            f"counts is {counts}; expected a number for each of {world_size} ranks, and {len(rows)} for rank {rank}, "
-            f"whose rows have shape {tuple(rows.shape)}"
+            f"counts is {counts}; expected a number for each of {world_size} ranks, and "
+            f"{len(rows)} for rank {rank}, whose rows have shape {tuple(rows.shape)}"
         )
     if world_size == 1:
         return rows

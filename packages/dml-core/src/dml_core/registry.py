@@ -43,7 +43,8 @@ class Registry:
     """All components that the plugins provide, by kind and name.
 
     Args:
-        source: the plugins. A kind's hook is called once, when a component of this kind is first looked up.
+        source: the plugins. A kind's hook is called once, when a component of this kind is first
+            looked up.
     """
 
     def __init__(self, source: Plugins) -> None:
@@ -59,7 +60,8 @@ class Registry:
         """
         if kind not in KINDS:
             raise UnknownName(
-                f"unknown kind of component {kind!r}{nearest(kind, KINDS)} kinds: {', '.join(KINDS)}"
+                f"unknown kind of component {kind!r}{nearest(kind, KINDS)} kinds: "
+                f"{', '.join(KINDS)}"
             )
         if kind not in self._entries:
             found: dict[str, Entry] = {}
@@ -69,9 +71,10 @@ class Registry:
                 entry, name = Entry(component, provider), component.name
                 if name in found:
                     raise DuplicateName(
-                        f"two plugins provide the {SINGULAR[kind]} {name!r}: {found[name].provider} "
-                        f"({found[name].provider.entry_point}) and {entry.provider} "
-                        f"({entry.provider.entry_point}); uninstall one of them or ask its author to rename it"
+                        f"two plugins provide the {SINGULAR[kind]} {name!r}: "
+                        f"{found[name].provider} ({found[name].provider.entry_point}) and "
+                        f"{entry.provider} ({entry.provider.entry_point}); uninstall one of them "
+                        "or ask its author to rename it"
                     )
                 found[name] = entry
             self._entries[kind] = dict(sorted(found.items()))
@@ -81,7 +84,8 @@ class Registry:
         """Look up the component of this kind and name.
 
         Raises:
-            UnknownName: if it doesn't exist; the message lists the nearest names and plugins that failed to load.
+            UnknownName: if it doesn't exist; the message lists the nearest names and plugins that
+                failed to load.
             DuplicateName: if a name is provided twice.
         """
         entries = self.entries(kind)
@@ -105,14 +109,16 @@ class Registry:
 
         Args:
             kind: the kind of the component.
-            table: ``{"name": …, option: value, …}``. If the value of an option is itself a table with a ``name``, it
-                describes a component of this kind, for example a wrapped loss. A table of such tables describes
-                multiple components, for example the terms of a sum.
+            table: ``{"name": …, option: value, …}``. If the value of an option is itself a table
+                with a ``name``, it describes a component of this kind, for example a wrapped loss.
+                A table of such tables describes multiple components, for example the terms of a
+                sum.
 
         Raises:
             UnknownName, DuplicateName: see `entry`.
-            InvalidOption: if a key isn't an option, a value doesn't match the option's annotation, or a required option
-                is missing in both the table and the kind's context. Multiple mistakes are raised as a single error.
+            InvalidOption: if a key isn't an option, a value doesn't match the option's annotation,
+                or a required option is missing in both the table and the kind's context. Multiple
+                mistakes are raised as a single error.
         """
         if mistakes := list(self.mistakes(kind, table)):
             raise join_errors(mistakes)
@@ -135,10 +141,10 @@ class Registry:
 
         Args:
             kind: the kind of the component.
-            table: ``{"name": …, option: value, …}``. Nested tables with a ``name`` will be built first, using the same
-                context, or by the factory itself (see `Component.deferred`).
-            context: values for the names in ``CONTEXT[kind]``. The factory receives a value if it has an
-                option of this name that the table doesn't set.
+            table: ``{"name": …, option: value, …}``. Nested tables with a ``name`` will be built
+                first, using the same context, or by the factory itself (see `Component.deferred`).
+            context: values for the names in ``CONTEXT[kind]``. The factory receives a value if it
+                has an option of this name that the table doesn't set.
 
         Raises:
             UnknownName, DuplicateName, InvalidOption: see `check`.
@@ -148,8 +154,8 @@ class Registry:
         self.check(kind, table)
         if set(context) != set(CONTEXT[kind]):
             raise TypeError(
-                f"the context of {SINGULAR[kind]} {table['name']!r} has the names {', '.join(context) or 'none'}; "
-                f"expected exactly: {', '.join(CONTEXT[kind])}"
+                f"the context of {SINGULAR[kind]} {table['name']!r} has the names "
+                f"{', '.join(context) or 'none'}; expected exactly: {', '.join(CONTEXT[kind])}"
             )
         return self._make(kind, table, context)
 
@@ -172,7 +178,8 @@ class Registry:
         except (TypeError, ValueError) as error:
             raise InvalidOption(f"{_describe(kind, entry)}: {error}") from error
         except (ArithmeticError, AssertionError, AttributeError, LookupError) as error:
-            # Other libraries raise these errors for bad options. Add the type, since the text can be as short as '0'.
+            # Other libraries raise these errors for bad options. Add the type, since the text can
+            # be as short as '0'.
             raise InvalidOption(
                 f"{_describe(kind, entry)}: {type(error).__name__}: {error}"
             ) from error
@@ -183,8 +190,8 @@ class Registry:
         if not isinstance(name, str):
             given = ", ".join(map(str, table)) or "nothing"
             raise InvalidOption(
-                f"a {SINGULAR[kind]} table needs a key 'name' with a string; got the keys: {given}. "
-                f"known: {', '.join(self.entries(kind))}"
+                f"a {SINGULAR[kind]} table needs a key 'name' with a string; got the keys: "
+                f"{given}. known: {', '.join(self.entries(kind))}"
             )
         return self.entry(kind, name), {key: value for key, value in table.items() if key != "name"}
 
@@ -196,7 +203,8 @@ def registry() -> Registry:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Suggest a known name: a different library's class that contains `name` (triplet, supcon), or the nearest name.
+    """Suggest a known name: a different library's class that contains `name` (triplet, supcon), or
+    the nearest name.
 
     `name` can be slightly misspelt, for example tripplet.
     """
@@ -217,7 +225,9 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def map_components(value: Any, function: Callable[[Mapping[str, Any]], Any]) -> Any:
-    """Replace a component's table, or each in a table of such tables, by the function's result; keep other values."""
+    """Replace a component's table, or each in a table of such tables, by the function's result;
+    keep other values.
+    """
     if _is_component_table(value):
         return function(value)
     if isinstance(value, Mapping) and any(map(_is_component_table, value.values())):
@@ -251,8 +261,8 @@ def _mistakes_of_values(kind: Kind, entry: Entry, values: Mapping[str, Any]) -> 
             )
         elif not _is_component_table(value) and not options[key].fits(value):
             yield InvalidOption(
-                f"{_describe(kind, entry)}: option {key!r} is {value!r}, of type {type(value).__name__}; "
-                f"expected {options[key].expected}"
+                f"{_describe(kind, entry)}: option {key!r} is {value!r}, of type "
+                f"{type(value).__name__}; expected {options[key].expected}"
             )
     missing = [
         name
@@ -261,6 +271,6 @@ def _mistakes_of_values(kind: Kind, entry: Entry, values: Mapping[str, Any]) -> 
     ]
     if missing:
         yield InvalidOption(
-            f"{_describe(kind, entry)} needs {', '.join(map(repr, missing))}; add it to the recipe's table "
-            f"(the run gives only {', '.join(context)})"
+            f"{_describe(kind, entry)} needs {', '.join(map(repr, missing))}; add it to the "
+            f"recipe's table (the run gives only {', '.join(context)})"
         )

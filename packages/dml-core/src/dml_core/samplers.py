@@ -1,6 +1,7 @@
 """Samplers of global batches that depend only on (seed, epoch, position).
 
-So a run can resume in the middle of an epoch without replay, loaders can run ahead, and ranks draw identical batches.
+So a run can resume in the middle of an epoch without replay, loaders can run ahead, and ranks draw
+identical batches.
 """
 
 from __future__ import annotations
@@ -12,23 +13,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# A larger batch is almost certainly a typo: drawing it takes minutes, and no device holds its images.
+# A larger batch is almost certainly a typo: drawing it takes minutes, and no device holds its
+# images.
 MOST_IN_BATCH = 1_000_000
 _CLASSES, _IMAGES, _ORDER = range(3)  # independent streams of random numbers
 
 
 class EpochSampler(ABC):
-    """A base class of samplers that iterate epoch by epoch, from a position that can be saved and restored.
+    """A base class of samplers that iterate epoch by epoch, from a position that can be saved and
+    restored.
 
-    Use ``for batch in sampler`` to iterate over the remaining batches of the current epoch, as lists of indices. Then
-    the position moves to the start of the next epoch.
+    Use ``for batch in sampler`` to iterate over the remaining batches of the current epoch, as
+    lists of indices. Then the position moves to the start of the next epoch.
 
     Args:
         labels: integers of shape (N,), the classes of the items.
         seed: at least 0.
 
     Raises:
-        ValueError: if labels are empty, not integers or not one-dimensional, or if the seed is below 0.
+        ValueError: if labels are empty, not integers or not one-dimensional, or if the seed is
+            below 0.
     """
 
     def __init__(self, labels: npt.ArrayLike | Sequence[int], seed: int) -> None:
@@ -43,7 +47,9 @@ class EpochSampler(ABC):
 
     @abstractmethod
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
-        """Draw the batch at `position` (0 to ``len(self) - 1``) of `epoch`, as int64 indices in any order."""
+        """Draw the batch at `position` (0 to ``len(self) - 1``) of `epoch`, as int64 indices in any
+        order.
+        """
 
     def __iter__(self) -> Iterator[list[int]]:
         while self.position < len(self):
@@ -68,7 +74,8 @@ class EpochSampler(ABC):
         """Restore a saved position.
 
         Raises:
-            ValueError: if the state was saved with different data or settings; the message lists the differences.
+            ValueError: if the state was saved with different data or settings; the message lists
+                the differences.
         """
         mine = self._identity()
         if differs := [
@@ -77,8 +84,8 @@ class EpochSampler(ABC):
             if state.get(key) != value
         ]:
             raise ValueError(
-                f"the saved state belongs to a different sampler: {'; '.join(differs)}; make the sampler with the "
-                "saved settings and data"
+                f"the saved state belongs to a different sampler: {'; '.join(differs)}; make the "
+                "sampler with the saved settings and data"
             )
         self.epoch, self.position = state["epoch"], state["position"]
 
@@ -92,21 +99,23 @@ class EpochSampler(ABC):
 class ClassBalancedSampler(EpochSampler):
     """A sampler of batches of C classes with K images per class.
 
-    Use it when all classes should be drawn equally often. Classes are dealt like cards: a shuffled deck of all classes
-    is cut into hands of C, and shuffled again if fewer than C classes are left. So classes are drawn equally often (to
-    within one draw per deck), and at most once per batch. The K images of a class are drawn without replacement. If a
-    class has n < K images, all are drawn again and again, so that an image is in the batch ⌊K/n⌋ or ⌈K/n⌉ times.
+    Use it when all classes should be drawn equally often. Classes are dealt like cards: a shuffled
+    deck of all classes is cut into hands of C, and shuffled again if fewer than C classes are left.
+    So classes are drawn equally often (to within one draw per deck), and at most once per batch.
+    The K images of a class are drawn without replacement. If a class has n < K images, all are
+    drawn again and again, so that an image is in the batch ⌊K/n⌋ or ⌈K/n⌉ times.
 
     Args:
         labels: integers of shape (N,), the classes of the items.
         classes_per_batch: C, from 1 to the number of classes.
         images_per_class: K, at least 1; a batch must not have more than `MOST_IN_BATCH` images.
         seed: at least 0, the default. A batch depends only on seed, epoch and position.
-        batches_per_epoch: by default, N // (C * K), but at least 1, so that an epoch has about N images.
+        batches_per_epoch: by default, N // (C * K), but at least 1, so that an epoch has about N
+            images.
 
     Raises:
-        ValueError: if labels are empty, not integers or not one-dimensional, a size is below 1, C exceeds the
-            number of classes, or a batch would have more than `MOST_IN_BATCH` images.
+        ValueError: if labels are empty, not integers or not one-dimensional, a size is below 1, C
+            exceeds the number of classes, or a batch would have more than `MOST_IN_BATCH` images.
 
     Example:
         >>> from dml_core import ClassBalancedSampler
@@ -128,8 +137,8 @@ class ClassBalancedSampler(EpochSampler):
         super().__init__(labels, seed)
         self.classes_per_batch = check_at_least(1, classes_per_batch=classes_per_batch)
         self.images_per_class = check_at_least(1, images_per_class=images_per_class)
-        # Store the items sorted by class, and the first position per class. With a million classes, an array per class
-        # would take seconds to make, and to send to loader processes.
+        # Store the items sorted by class, and the first position per class. With a million classes,
+        # an array per class would take seconds to make, and to send to loader processes.
         self._by_class = np.argsort(self.labels, kind="stable")
         _, starts = np.unique(self.labels[self._by_class], return_index=True)
         self._starts = np.append(starts, len(self.labels))
@@ -138,14 +147,14 @@ class ClassBalancedSampler(EpochSampler):
         self._deck: tuple[int, int, npt.NDArray[np.int64]] | None = None
         if classes_per_batch > self._num_classes:
             raise ValueError(
-                f"classes_per_batch is {classes_per_batch}; expected at most {self._num_classes}, the number of "
-                f"classes among the {len(self.labels)} labels"
+                f"classes_per_batch is {classes_per_batch}; expected at most {self._num_classes}, "
+                f"the number of classes among the {len(self.labels)} labels"
             )
         size = classes_per_batch * images_per_class
         if size > MOST_IN_BATCH:
             raise ValueError(
-                f"classes_per_batch is {classes_per_batch} and images_per_class is {images_per_class}, a batch of "
-                f"{size} images; expected at most {MOST_IN_BATCH}"
+                f"classes_per_batch is {classes_per_batch} and images_per_class is "
+                f"{images_per_class}, a batch of {size} images; expected at most {MOST_IN_BATCH}"
             )
         default = max(1, len(self.labels) // size)
         self._length = (
@@ -187,7 +196,8 @@ class ClassBalancedSampler(EpochSampler):
 
 
 class ShuffledSampler(EpochSampler):
-    """A sampler that draws items once per epoch in random order; an incomplete last batch is not used.
+    """A sampler that draws items once per epoch in random order; an incomplete last batch is not
+    used.
 
     Args:
         labels: integers of shape (N,), the classes of the items; only N is used.
@@ -195,7 +205,8 @@ class ShuffledSampler(EpochSampler):
         seed: at least 0, the default. A batch depends only on seed, epoch and position.
 
     Raises:
-        ValueError: if labels are empty, not integers or not one-dimensional, or the batch size is outside [1, N].
+        ValueError: if labels are empty, not integers or not one-dimensional, or the batch size is
+            outside [1, N].
     """
 
     def __init__(self, labels: npt.ArrayLike, batch_size: int, seed: int = 0) -> None:
@@ -203,7 +214,8 @@ class ShuffledSampler(EpochSampler):
         self.batch_size = check_at_least(1, batch_size=batch_size)
         if batch_size > len(self.labels):
             raise ValueError(
-                f"batch_size is {batch_size}; expected at most {len(self.labels)}, the number of items"
+                f"batch_size is {batch_size}; expected at most {len(self.labels)}, the number of "
+                "items"
             )
         # Cache the order of the latest epoch.
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None

@@ -1,7 +1,8 @@
 """Schedules: numbers that change during a run, depending only on the position in the run.
 
-A schedule is stateless, so it need not be restored on resuming. Use `Schedules` to bind schedules to attributes by path
-(``"loss.alpha"``, ``"optimizer.lr"``), for example to change a temperature during training.
+A schedule is stateless, so it need not be restored on resuming. Use `Schedules` to bind schedules
+to attributes by path (``"loss.alpha"``, ``"optimizer.lr"``), for example to change a temperature
+during training.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A straight line from `start` at `begin` to `end` at ``begin + length``, constant before and after.
+    """A straight line from `start` at `begin` to `end` at ``begin + length``, constant before and
+    after.
 
     Args:
         start, end: any numbers; both are reached exactly.
@@ -51,7 +53,9 @@ class Linear:
             raise ValueError(f"length is {self.length}; expected a number above 0")
 
     def __call__(self, position: float) -> float:
-        """Return ``start · (1 - f) + end · f`` with ``f = clip((position - begin) / length, 0, 1)``."""
+        """Return ``start · (1 - f) + end · f`` with
+        ``f = clip((position - begin) / length, 0, 1)``.
+        """
         fraction = min(1.0, max(0.0, (position - self.begin) / self.length))
         of_start, of_end = self._weights(fraction)
         return self.start * of_start + self.end * of_end
@@ -61,7 +65,8 @@ class Linear:
 
 
 class Cosine(Linear):
-    """Half a cosine instead of the straight line: ``start · w + end · (1 - w)``, ``w = (1 + cos(π · f)) / 2``.
+    """Half a cosine instead of the straight line: ``start · w + end · (1 - w)``,
+    ``w = (1 + cos(π · f)) / 2``.
 
     Source: Loshchilov & Hutter 2017, SGDR, Eq. 5, without restarts.
     """
@@ -73,7 +78,8 @@ class Cosine(Linear):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step function: ``values[0]`` until ``milestones[0]``, then ``values[1]`` until ``milestones[1]``, …
+    """A step function: ``values[0]`` until ``milestones[0]``, then ``values[1]`` until
+    ``milestones[1]``, …
 
     When a milestone is reached, the next value is used.
 
@@ -82,7 +88,8 @@ class Step:
         milestones: strictly increasing, in the unit of the position; can be empty.
 
     Raises:
-        ValueError: if the number of values isn't the number of milestones plus 1, or the milestones don't increase.
+        ValueError: if the number of values isn't the number of milestones plus 1, or the milestones
+            don't increase.
     """
 
     values: Sequence[float]
@@ -91,8 +98,8 @@ class Step:
     def __post_init__(self) -> None:
         if len(self.values) != len(self.milestones) + 1:
             raise ValueError(
-                f"{len(self.values)} values for {len(self.milestones)} milestones; expected {len(self.milestones) + 1} "
-                "values"
+                f"{len(self.values)} values for {len(self.milestones)} milestones; expected "
+                f"{len(self.milestones) + 1} values"
             )
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ValueError(f"milestones are {list(self.milestones)}; expected increasing numbers")
@@ -116,14 +123,16 @@ def schedule_from_table(
     """Make the schedule that a recipe's table describes, as a function of the step.
 
     Args:
-        table: ``kind`` (``"constant"``, ``"linear"``, ``"cosine"``, ``"step"``) and the arguments of this schedule.
-            ``unit`` is the unit of all positions (``"step"``, the default, ``"epoch"`` or ``"run"``). In the first
-            ``warmup`` steps, values are scaled up linearly. The default `length` of a line or cosine is the run's rest.
+        table: ``kind`` (``"constant"``, ``"linear"``, ``"cosine"``, ``"step"``) and the arguments
+            of this schedule. ``unit`` is the unit of all positions (``"step"``, the default,
+            ``"epoch"`` or ``"run"``). In the first ``warmup`` steps, values are scaled up linearly.
+            The default `length` of a line or cosine is the run's rest.
         num_steps: the number of steps in the run.
         steps_per_epoch: the number of steps per epoch.
 
     Raises:
-        InvalidOption: if the kind, unit or a key is unknown, a key is missing, or the schedule rejects a value.
+        InvalidOption: if the kind, unit or a key is unknown, a key is missing, or the schedule
+            rejects a value.
     """
     options = dict(table)
     kind = options.pop("kind", "")
@@ -183,13 +192,15 @@ class Schedules:
         roots: the objects where paths start, by name.
 
     Raises:
-        DmlError: if a path doesn't lead to a number; the message suggests the nearest name that does.
+        DmlError: if a path doesn't lead to a number; the message suggests the nearest name that
+            does.
     """
 
     def __init__(self, schedules: Mapping[str, Schedule], roots: Mapping[str, object]) -> None:
         self._schedules = dict(schedules)
         self._targets = {path: _find_target(roots, path) for path in schedules}
-        # Decide once: a schedule that returns an int must not turn a float attribute into an int for good.
+        # Decide once: a schedule that returns an int must not turn a float attribute into an int
+        # for good.
         self._whole = {
             path
             for path, (owner, name) in self._targets.items()
@@ -203,7 +214,8 @@ class Schedules:
             position: in steps, from 0.
 
         Returns:
-            The values by path. If an attribute was an int when it was bound, the value will be rounded to an int.
+            The values by path. If an attribute was an int when it was bound, the value will be
+            rounded to an int.
         """
         values: dict[str, float] = {}
         for path, schedule in self._schedules.items():
@@ -220,13 +232,15 @@ def _find_target(roots: Mapping[str, object], path: str) -> tuple[object, str]:
     first, *attributes = path.split(".")
     if first not in roots or not attributes:
         raise DmlError(
-            f"schedule {path!r}: expected ROOT.ATTRIBUTE{nearest(first, roots)} roots: {', '.join(roots)}"
+            f"schedule {path!r}: expected ROOT.ATTRIBUTE{nearest(first, roots)} roots: "
+            f"{', '.join(roots)}"
         )
     owner, name = roots[first], attributes[-1]
     for attribute in attributes[:-1]:
         if not hasattr(owner, attribute):
             raise DmlError(
-                f"schedule {path!r}: {type(owner).__name__} has no {attribute!r}{nearest(attribute, dir(owner))}"
+                f"schedule {path!r}: {type(owner).__name__} has no "
+                f"{attribute!r}{nearest(attribute, dir(owner))}"
             )
         owner = getattr(owner, attribute)
     numbers = [
@@ -234,8 +248,8 @@ def _find_target(roots: Mapping[str, object], path: str) -> tuple[object, str]:
     ]
     if name not in numbers:
         raise DmlError(
-            f"schedule {path!r}: {type(owner).__name__} has no number {name!r}{nearest(name, numbers)} "
-            f"numbers: {', '.join(numbers) or 'none'}"
+            f"schedule {path!r}: {type(owner).__name__} has no number "
+            f"{name!r}{nearest(name, numbers)} numbers: {', '.join(numbers) or 'none'}"
         )
     return owner, name
 

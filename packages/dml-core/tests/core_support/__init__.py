@@ -1,4 +1,6 @@
-"""Code that is used by tests of multiple packages; `pythonpath` in the root pyproject.toml makes it importable."""
+"""Code that is used by tests of multiple packages; `pythonpath` in the root pyproject.toml makes it
+importable.
+"""
 
 from __future__ import annotations
 

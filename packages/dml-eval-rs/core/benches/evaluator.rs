@@ -2,8 +2,8 @@
 //!
 //! cargo bench -p dml-eval
 //!
-//! Reports processor time (on Unix), as the best of multiple rounds. Kernels alternate to reduce the influence of other
-//! processes. To compare with other libraries, see benchmarks/evaluator.
+//! Reports processor time (on Unix), as the best of multiple rounds. Kernels alternate to reduce
+//! the influence of other processes. To compare with other libraries, see benchmarks/evaluator.
 
 use std::hint::black_box;
 
@@ -59,7 +59,8 @@ struct Work<'a> {
 }
 
 fn main() {
-    // Skip `cargo test --benches`, which runs benchmarks as tests with `--test` in a debug build, too slowly to be useful.
+    // Skip `cargo test --benches`, which runs benchmarks as tests with `--test` in a debug build,
+    // too slowly to be useful.
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }

@@ -1,8 +1,10 @@
-//! Measures the peak rates of a single core in registers, to compare the evaluator with (see docs/internals/evaluator-speed.md).
+//! Measures the peak rates of a single core in registers, to compare the evaluator with (see
+//! docs/internals/evaluator-speed.md).
 //!
 //! cargo run --release -p dml-eval --example peak
 //!
-//! Reports the processor time of a single thread, as the best of multiple rounds, to reduce the influence of other processes.
+//! Reports the processor time of a single thread, as the best of multiple rounds, to reduce the
+//! influence of other processes.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 fn main() {
@@ -19,7 +21,8 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
-    /// The rounds of a loop that steps all `SUMS` sums, which are enough to hide the latency of an instruction.
+    /// The rounds of a loop that steps all `SUMS` sums, which are enough to hide the latency of an
+    /// instruction.
     const STEPS: u64 = 2_000_000;
     const SUMS: u64 = 12;
 
@@ -32,7 +35,8 @@ mod x86 {
 
     /// Defines a loop of independent steps on the vectors of an instruction set.
     macro_rules! steps {
-        ($name:ident, $feature:literal, $vector:ty, $start:expr, |$sum:ident, $x:ident| $step:expr) => {
+        ($name:ident, $feature:literal, $vector:ty, $start:expr,
+         |$sum:ident, $x:ident| $step:expr) => {
             #[target_feature(enable = $feature)]
             fn $name() -> [$vector; SUMS as usize] {
                 let mut sums = [$start; SUMS as usize];

@@ -1,6 +1,8 @@
-//! Tests rows that maximise the errors of the screen: values must stay within the margins, so that the order does not change.
+//! Tests rows that maximise the errors of the screen: values must stay within the margins, so that
+//! the order does not change.
 //!
-//! Other data hardly tests the bounds, because the rounding errors of random directions are far smaller.
+//! Other data hardly tests the bounds, because the rounding errors of random directions are far
+//! smaller.
 
 use std::sync::Mutex;
 
@@ -88,8 +90,9 @@ fn largest_fraction(
     )
 }
 
-/// Returns the largest error of a screened value as a fraction of the margin, for packings with no centre and no prefix, and
-/// asserts that all values are within the bounds for all packings. If `gallery` is `None`, both items of a pair are queries.
+/// Returns the largest error of a screened value as a fraction of the margin, for packings with no
+/// centre and no prefix, and asserts that all values are within the bounds for all packings. If
+/// `gallery` is `None`, both items of a pair are queries.
 fn largest_fraction_in<'a>(
     queries: Matrix<'a>,
     gallery: Option<Matrix<'a>>,
@@ -106,7 +109,8 @@ fn largest_fraction_in<'a>(
                 "{} {precision:?} {similarity:?}, kind {kind}: {fraction}",
                 kernel.name
             );
-            // The first kind uses neither a centre nor a prefix, so the margin consists only of rounding errors.
+            // The first kind uses neither a centre nor a prefix, so the margin consists only of
+            // rounding errors.
             if kind == 0 {
                 largest = largest.max(fraction);
             }
@@ -115,7 +119,8 @@ fn largest_fraction_in<'a>(
     largest
 }
 
-/// Returns the largest distance of a value from the middle of the bounds, as a fraction of half the distance between the bounds.
+/// Returns the largest distance of a value from the middle of the bounds, as a fraction of half the
+/// distance between the bounds.
 fn worst_fraction(space: &Dense<'_>, packing: &DensePacking<'_, '_>, symmetric: bool) -> f64 {
     let (listed, control) = (Listed::default(), Control::default());
     let n = space.rows(Side::Query);
@@ -138,12 +143,14 @@ fn worst_fraction(space: &Dense<'_>, packing: &DensePacking<'_, '_>, symmetric: 
 
 /// The middle between adjacent bfloat16 numbers.
 const BFLOAT16_MIDDLE: f64 = 1.0 + 1.0 / 256.0;
-/// The middle between adjacent int16 numbers in rows of 64 numbers with length 8: the integers are scaled to length 46,339 − √64.
+/// The middle between adjacent int16 numbers in rows of 64 numbers with length 8: the integers are
+/// scaled to length 46,339 − √64.
 const INT16_MIDDLE: f64 = 5791.5 * 8.0 / 46_331.0;
 
-/// Makes rows near c·(1, 1, ...), where c is halfway between adjacent numbers of a format. The numbers of a row are all slightly above
-/// c, or all slightly below, so all are rounded in the same direction, along the row itself. The first number compensates for
-/// this in the row's sum, so the similarities between these rows are nearly or exactly equal. The second number makes the length
+/// Makes rows near c·(1, 1, ...), where c is halfway between adjacent numbers of a format. The
+/// numbers of a row are all slightly above c, or all slightly below, so all are rounded in the same
+/// direction, along the row itself. The first number compensates for this in the row's sum, so the
+/// similarities between these rows are nearly or exactly equal. The second number makes the length
 /// 8, so that this remains true when rows are scaled to length 1.
 fn collinear(rows: usize, middle: f64, seed: u64) -> Array2<f32> {
     const DIM: usize = 64;
@@ -159,8 +166,9 @@ fn collinear(rows: usize, middle: f64, seed: u64) -> Array2<f32> {
     x
 }
 
-/// Makes rows (1 + a, 2⁻¹², 2⁻¹², ...) that end with different numbers of zeros. The products of the small numbers, 2⁻²⁴, are
-/// half a unit in the last place of the sum so far, so a float32 sum loses all of them. `a` nearly compensates for the zeros.
+/// Makes rows (1 + a, 2⁻¹², 2⁻¹², ...) that end with different numbers of zeros. The products of
+/// the small numbers, 2⁻²⁴, are half a unit in the last place of the sum so far, so a float32 sum
+/// loses all of them. `a` nearly compensates for the zeros.
 fn rows_with_lost_terms(rows: usize, dim: usize, seed: u64) -> Array2<f32> {
     let mut random = Random::new(seed);
     let (small, bit) = (1.0 / 4096.0, 1.0 / f64::from(1 << 23));
@@ -402,7 +410,8 @@ fn near_ties_with_opposite_errors_are_decided_by_their_keys() {
 
 #[test]
 fn keys_whose_products_underflow_are_within_the_margin_and_decide() {
-    // Squares are subnormal below 2^−511, and zero below 2^−537. The smallest float64 number is 2^−1074.
+    // Squares are subnormal below 2^−511, and zero below 2^−537. The smallest float64 number is
+    // 2^−1074.
     for exponent in [
         -1075, -1074, -1022, -600, -538, -535, -530, -520, -514, -511, -505, -500, -490, -400, 0,
         490,
@@ -471,7 +480,8 @@ fn a_few_very_long_rows_stay_within_the_margin() {
 
 #[test]
 fn rows_of_any_shape_and_length_stay_within_the_margin_of_their_integers() {
-    // Test rows with a single nonzero number, rows of equal numbers, and lengths that differ by a high power of two.
+    // Test rows with a single nonzero number, rows of equal numbers, and lengths that differ by a
+    // high power of two.
     let mut x = ndarray::concatenate![
         ndarray::Axis(0),
         scattered(20, 33, (1e-30, 1e3), 3),

@@ -1,4 +1,5 @@
-//! Controls a long computation: progress, cancellation, the sizes to be used, and the paths that were taken.
+//! Controls a long computation: progress, cancellation, the sizes to be used, and the paths that
+//! were taken.
 
 #[expect(clippy::disallowed_types, reason = "paths are few")]
 use std::collections::BTreeMap;
@@ -12,7 +13,8 @@ use crate::sizes::Sizes;
 #[expect(clippy::disallowed_types, reason = "paths are few")]
 pub type Paths = BTreeMap<String, u64>;
 
-/// The progress of a computation and a flag to cancel it, shared between the thread that computes and the thread that waits.
+/// The progress of a computation and a flag to cancel it, shared between the thread that computes
+/// and the thread that waits.
 #[derive(Debug, Default)]
 pub struct Control {
     done: AtomicU64,

@@ -3,7 +3,8 @@
 use crate::error::Result;
 use crate::memory::Grow;
 
-/// Sorts items by part, a number below `parts`. The order within a part does not change. `ends` receives the ends of the parts.
+/// Sorts items by part, a number below `parts`. The order within a part does not change. `ends`
+/// receives the ends of the parts.
 #[inline(always)]
 pub(crate) fn sort_by_part<T: Copy>(
     items: impl Iterator<Item = T> + Clone,

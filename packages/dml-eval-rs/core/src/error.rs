@@ -22,8 +22,8 @@ pub enum Error {
     },
     /// The data contains NaN or infinity.
     #[error(
-        "{side} row {row} holds NaN or infinity (the first of {count} such rows); expected finite numbers: \
-         drop or repair these rows"
+        "{side} row {row} holds NaN or infinity (the first of {count} such rows); expected finite \
+         numbers: drop or repair these rows"
     )]
     NonFinite {
         /// The side that the rows belong to.
@@ -35,8 +35,8 @@ pub enum Error {
     },
     /// A row consists of zeros, but the similarity is the cosine.
     #[error(
-        "{side} row {row} is all zeros (the first of {count} such rows), so its cosine is undefined; \
-         drop these rows, or use the dot product or the Euclidean distance"
+        "{side} row {row} is all zeros (the first of {count} such rows), so its cosine is \
+         undefined; drop these rows, or use the dot product or the Euclidean distance"
     )]
     ZeroNorm {
         /// The side that the rows belong to.
@@ -48,8 +48,8 @@ pub enum Error {
     },
     /// Numbers are so large that products would exceed the range of float64.
     #[error(
-        "{side} row {row} has an element of magnitude {magnitude:e}; expected at most 2^500, so that sums of products \
-         stay within float64: scale the rows down, or use the cosine"
+        "{side} row {row} has an element of magnitude {magnitude:e}; expected at most 2^500, so \
+         that sums of products stay within float64: scale the rows down, or use the cosine"
     )]
     TooLarge {
         /// The side that the row belongs to.
@@ -61,8 +61,9 @@ pub enum Error {
     },
     /// None of the queries has a match, so means are not defined.
     #[error(
-        "none of the {queries} queries has a match in the gallery, so no metric is defined; expected at least one label \
-         that occurs twice (or in queries and gallery, if these are separate), in different groups if labels have groups"
+        "none of the {queries} queries has a match in the gallery, so no metric is defined; \
+         expected at least one label that occurs twice (or in queries and gallery, if these are \
+         separate), in different groups if labels have groups"
     )]
     NoMatches {
         /// The number of queries.
@@ -91,7 +92,8 @@ pub(crate) fn argument<T>(message: impl Into<String>) -> Result<T> {
 }
 
 impl Error {
-    /// Converts an error about `rows`, selected from an array, so that it names the row's index in the full array.
+    /// Converts an error about `rows`, selected from an array, so that it names the row's index in
+    /// the full array.
     #[must_use]
     pub fn of_selected(mut self, selected: Side, rows: &[usize]) -> Self {
         if let Error::NonFinite { side, row, .. }

@@ -1,9 +1,10 @@
 //! Defines the arithmetic that decides comparisons: float64 sums in a fixed order.
 //!
-//! A sum over elements `i` uses eight lanes. Lane `j` adds the terms of elements `j, j + 8, j + 16, ...` in this order, starting
-//! from zero. Terms are rounded before they are added (multiply-add is not fused). Then `((0 + 4) + (2 + 6)) + ((1 + 5) + (3 +
-//! 7))` combines the lanes. Only these sums may decide comparisons in this crate, so results are identical on all machines,
-//! for any number of threads and any block size.
+//! A sum over elements `i` uses eight lanes. Lane `j` adds the terms of elements
+//! `j, j + 8, j + 16, ...` in this order, starting from zero. Terms are rounded before they are
+//! added (multiply-add is not fused). Then `((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7))` combines the
+//! lanes. Only these sums may decide comparisons in this crate, so results are identical on all
+//! machines, for any number of threads and any block size.
 
 /// The largest relative error when a number is rounded to float32 (`UNIT32`) or float64 (`UNIT64`).
 pub(crate) const UNIT32: f64 = 1.0 / (1 << 24) as f64;
@@ -53,7 +54,8 @@ pub(crate) fn squared_distance<G: Copy + Into<f64>>(q: &[f64], g: &[G]) -> f64 {
     sum(q, g, |a, b| (a - b) * (a - b))
 }
 
-/// Pairs of rows per call of [`dots`] and [`squared_distances`], enough to hide the latency of additions.
+/// Pairs of rows per call of [`dots`] and [`squared_distances`], enough to hide the latency of
+/// additions.
 pub(crate) const PAIRS: usize = 4;
 
 #[inline(always)]
@@ -79,20 +81,22 @@ fn sums(
     [combine(lanes[0]), combine(lanes[1]), combine(lanes[2]), combine(lanes[3])]
 }
 
-/// Computes [`dot`] for multiple pairs of float32 rows. Products of float32 are exact in float64, so `FUSED` doesn't change any bit.
+/// Computes [`dot`] for multiple pairs of float32 rows. Products of float32 are exact in float64,
+/// so `FUSED` doesn't change any bit.
 #[inline(always)]
 pub(crate) fn dots<const FUSED: bool>(q: [&[f32]; PAIRS], g: [&[f32]; PAIRS]) -> [f64; PAIRS] {
     sums(q, g, |sum, a, b| if FUSED { a.mul_add(b, sum) } else { sum + a * b })
 }
 
-/// Computes [`squared_distance`] for multiple pairs of float32 rows. This is never fused, because squares are rounded.
+/// Computes [`squared_distance`] for multiple pairs of float32 rows. This is never fused, because
+/// squares are rounded.
 #[inline(always)]
 pub(crate) fn squared_distances(q: [&[f32]; PAIRS], g: [&[f32]; PAIRS]) -> [f64; PAIRS] {
     sums(q, g, |sum, a, b| sum + (a - b) * (a - b))
 }
 
-/// Returns the length of a packed row of `dim` numbers: the elements of lane 0 in order, then lane 1, and so on, with all lanes padded
-/// with zeros, which don't change sums.
+/// Returns the length of a packed row of `dim` numbers: the elements of lane 0 in order, then lane
+/// 1, and so on, with all lanes padded with zeros, which don't change sums.
 pub(crate) fn padded_len(dim: usize) -> usize {
     dim.next_multiple_of(LANES)
 }
@@ -129,7 +133,8 @@ pub(crate) fn combine_tiles(tiles: &mut [f64], size: usize) {
 
 /// Computes the key that ranks a gallery by the cosine to a fixed query: dot·|dot| / |g|².
 ///
-/// The key increases with the cosine. It takes a single rounded division and no root, so collinear vectors of small integers tie.
+/// The key increases with the cosine. It takes a single rounded division and no root, so collinear
+/// vectors of small integers tie.
 #[inline(always)]
 pub(crate) fn cosine_key(dot: f64, gallery_square: f64) -> f64 {
     dot * dot.abs() / gallery_square

@@ -2,11 +2,13 @@
 //!
 //! # How it works
 //!
-//! A [`Matrix`] is viewed as a [`Dense`] space, and packed codes as [`Codes`]. [`evaluate`] finds the positives per query,
-//! counts the negatives in between ([`PartialCounts`]) and computes metrics from the ranks ([`PerQuery`]). Use [`nearest`] to
-//! search and [`kmeans`] to cluster. Fast arithmetic only screens: if its error bound leaves a comparison open, float64 sums in a
-//! fixed order (`exact`) decide. So results are identical everywhere, if threads use the default floating-point
-//! environment, which [`set_default_float_environment`] sets. Processes can share the work ([`Peers`]).
+//! A [`Matrix`] is viewed as a [`Dense`] space, and packed codes as [`Codes`]. [`evaluate`] finds
+//! the positives per query, counts the negatives in between ([`PartialCounts`]) and computes
+//! metrics from the ranks ([`PerQuery`]). Use [`nearest`] to search and [`kmeans`] to cluster. Fast
+//! arithmetic only screens: if its error bound leaves a comparison open, float64 sums in a fixed
+//! order (`exact`) decide. So results are identical everywhere, if threads use the default
+//! floating-point environment, which [`set_default_float_environment`] sets. Processes can share
+//! the work ([`Peers`]).
 //!
 //! A module must import only from lower layers and from the module's folder (see tests/layers.rs):
 //!

@@ -1,9 +1,11 @@
 //! Computes the natural logarithm, with identical bits on all machines.
 //!
-//! The last bit of libm's logarithm differs between systems and versions. This implementation is a fixed sequence of float64
-//! additions, multiplications and divisions, which are never fused, and uses double-double arithmetic (Dekker 1971) if necessary.
+//! The last bit of libm's logarithm differs between systems and versions. This implementation is a
+//! fixed sequence of float64 additions, multiplications and divisions, which are never fused, and
+//! uses double-double arithmetic (Dekker 1971) if necessary.
 
-/// An unevaluated sum of a pair of numbers. The second is at most half of the last bit of the first.
+/// An unevaluated sum of a pair of numbers. The second is at most half of the last bit of the
+/// first.
 type Double = (f64, f64);
 
 /// Adds numbers exactly, if |a| ≥ |b|.
@@ -43,9 +45,11 @@ fn add_reciprocal(n: f64, x: Double) -> Double {
     add_ordered(sum, rest + (low + x.1))
 }
 
-/// Computes the natural logarithm of a positive normal number, with an error below 0.501 units in the last place.
+/// Computes the natural logarithm of a positive normal number, with an error below 0.501 units in
+/// the last place.
 ///
-/// With x = 2^e·m, where 1/√2 < m ≤ √2, and z = (m − 1)/(m + 1): ln x = e·ln 2 + 2z(1 + z²/3 + z⁴/5 + …).
+/// With x = 2^e·m, where 1/√2 < m ≤ √2,
+/// and z = (m − 1)/(m + 1): ln x = e·ln 2 + 2z(1 + z²/3 + z⁴/5 + …).
 pub(crate) fn ln(x: f64) -> f64 {
     debug_assert!(x.is_normal() && x > 0.0);
     /// ln 2 as the first 42 bits (so that products with an exponent are exact), plus the remainder.
@@ -60,7 +64,8 @@ pub(crate) fn ln(x: f64) -> f64 {
     // m − 1 is exact, and |z| ≤ 0.172.
     let z = divide(m - 1.0, add_ordered(m.max(1.0), m.min(1.0)));
     let square = multiply_doubles(z, z);
-    // The terms from z⁸/9 on are below 2^−23 of the sum, so float64 suffices. The terms from z³²/33 on are below 2^−80.
+    // The terms from z⁸/9 on are below 2^−23 of the sum, so float64 suffices. The terms from z³²/33
+    // on are below 2^−80.
     let tail = (4..16).rev().fold(0.0, |sum, k| sum * square.0 + 1.0 / f64::from(2 * k + 1));
     let mut sum = multiply_doubles(square, (tail, 0.0));
     for n in [7.0, 5.0, 3.0] {
@@ -78,7 +83,8 @@ pub(crate) fn ln(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Numbers and logarithms, rounded from 200 bits (mpmath). For the first eight, the last bit of glibc's `log` differs.
+    /// Numbers and logarithms, rounded from 200 bits (mpmath). For the first eight, the last bit of
+    /// glibc's `log` differs.
     const ROUNDED: &[(u64, u64)] = &[
         (0x3fb2_414e_0862_7550, 0xc005_2038_af87_7311),
         (0x3fdf_806f_fda5_e0e0, 0xbfe6_aed3_edd0_4bec),

@@ -1,7 +1,9 @@
-//! Allocates memory that grows with the input. When an allocation fails, the functions return an error instead of aborting the process.
+//! Allocates memory that grows with the input. When an allocation fails, the functions return an
+//! error instead of aborting the process.
 //!
-//! Other modules must only grow vectors with these functions: clippy.toml lists methods of the standard library and of rayon that
-//! abort the process. For parallel work that may fail, use [`each`], or [`collect_each`] to get the results.
+//! Other modules must only grow vectors with these functions: clippy.toml lists methods of the
+//! standard library and of rayon that abort the process. For parallel work that may fail, use
+//! [`each`], or [`collect_each`] to get the results.
 
 #![expect(clippy::disallowed_methods, reason = "each call follows a reservation that succeeded")]
 
@@ -45,18 +47,21 @@ pub fn try_collect<T>(items: impl ExactSizeIterator<Item = Result<T>>) -> Result
     Ok(vector)
 }
 
-/// Collects an iterator with an unknown length. Iterates twice, so that the vector is allocated at the final size.
+/// Collects an iterator with an unknown length. Iterates twice, so that the vector is allocated at
+/// the final size.
 pub(crate) fn collect_counted<T>(items: impl Iterator<Item = T> + Clone) -> Result<Vec<T>> {
     let mut vector = allocate(items.clone().count())?;
     vector.extend(items);
     Ok(vector)
 }
 
-/// Growth of a vector that can fail. When it fails, the vector is unchanged, except for items that `try_extend` already added.
+/// Growth of a vector that can fail. When it fails, the vector is unchanged, except for items that
+/// `try_extend` already added.
 pub(crate) trait Grow<T> {
     /// Adds `item`.
     fn try_push(&mut self, item: T) -> Result<()>;
-    /// Adds the items of an iterator. If the vector is empty and the length is known, allocates the final size.
+    /// Adds the items of an iterator. If the vector is empty and the length is known, allocates the
+    /// final size.
     fn try_extend(&mut self, items: impl IntoIterator<Item = T>) -> Result<()>;
     /// Reserves room for `more` items.
     fn make_room(&mut self, more: usize) -> Result<()>;
@@ -120,7 +125,8 @@ pub(crate) fn ready<T>(made: &mut Result<T>) -> Result<&mut T> {
     made.as_mut().map_err(|error| error.clone())
 }
 
-/// Works on items in parallel, using scratch from `make` per group of items. Stops at the first error and returns it.
+/// Works on items in parallel, using scratch from `make` per group of items. Stops at the first
+/// error and returns it.
 pub(crate) fn each<I: ParallelIterator, S>(
     items: I,
     make: impl Fn() -> Result<S> + Sync + Send,

@@ -1,4 +1,5 @@
-//! Shares work between processes: all processes get the complete input, do a part of the work, then return the complete result.
+//! Shares work between processes: all processes get the complete input, do a part of the work, then
+//! return the complete result.
 
 use std::ops::Range;
 
@@ -7,8 +8,9 @@ use crate::memory::{Grow, allocate, collect};
 
 /// The processes that share a computation, from the point of view of a single process.
 ///
-/// All processes must be called with the same input, so that exchanges are made in the same order. The results of
-/// exchanges are checked: the length, the order of ranks, the part of this process, and sums.
+/// All processes must be called with the same input, so that exchanges are made in the same order.
+/// The results of exchanges are checked: the length, the order of ranks, the part of this process,
+/// and sums.
 pub trait Peers: Sync {
     /// Returns the rank of this process, from 0.
     fn rank(&self) -> usize;
@@ -56,8 +58,8 @@ fn reject<T>(message: String) -> Result<T> {
 
 /// Gathers the numbers of all processes, `expected` numbers in total, in the order of the ranks.
 ///
-/// Processes send the rank and the length before the numbers. This reveals a wrong order, a missing part, and numbers that
-/// differ from those that this process sent.
+/// Processes send the rank and the length before the numbers. This reveals a wrong order, a missing
+/// part, and numbers that differ from those that this process sent.
 pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Result<Vec<f64>> {
     const HEADER: usize = 2;
     let (own_rank, ranks) = (peers.rank(), peers.world_size());
@@ -81,8 +83,9 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
         if sender != rank as f64 || len.fract() != 0.0 || !(0.0..=after.len() as f64).contains(&len)
         {
             return reject(format!(
-                "all_gather returned {sender} and {len} instead of the rank and length of rank {rank}'s numbers: \
-                 concatenate the numbers of all ranks in the order of the ranks, unchanged"
+                "all_gather returned {sender} and {len} instead of the rank and length of rank \
+                 {rank}'s numbers: concatenate the numbers of all ranks in the order of the ranks, \
+                 unchanged"
             ));
         }
         let (part, after) = after.split_at(len as usize);
@@ -90,7 +93,8 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
         if rank == own_rank && !(part.len() == numbers.len() && part.iter().zip(numbers).all(same))
         {
             return reject(format!(
-                "all_gather changed the numbers of rank {rank}; expected the same float64 numbers, in the place of rank {rank}"
+                "all_gather changed the numbers of rank {rank}; expected the same float64 numbers, \
+                 in the place of rank {rank}"
             ));
         }
         gathered.try_extend(part.iter().copied())?;
@@ -107,7 +111,8 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
 
 /// Adds up the counts of all processes.
 ///
-/// Two counts are appended: the sum of all counts, and 1, which must add up to the number of processes.
+/// Two counts are appended: the sum of all counts, and 1, which must add up to the number of
+/// processes.
 pub(crate) fn reduce(peers: &dyn Peers, counts: &[u64]) -> Result<Vec<u64>> {
     let total = |counts: &[u64]| counts.iter().fold(0u64, |sum, count| sum.wrapping_add(*count));
     let mut sent = allocate(counts.len() + 2)?;
@@ -125,19 +130,24 @@ pub(crate) fn reduce(peers: &dyn Peers, counts: &[u64]) -> Result<Vec<u64>> {
     let all = sums.pop();
     if ranks != Some(peers.world_size() as u64) {
         return reject(format!(
-            "all_reduce returned {} as the sum of a 1 from each of {} ranks; expected element-wise sums over all ranks",
+            "all_reduce returned {} as the sum of a 1 from each of {} ranks; expected element-wise \
+             sums over all ranks",
             ranks.unwrap_or(0),
             peers.world_size()
         ));
     }
     if all != Some(total(&sums)) || sums.iter().zip(counts).any(|(sum, own)| sum < own) {
-        return reject("all_reduce returned counts that aren't sums over all ranks; expected element-wise sums".into());
+        return reject(
+            "all_reduce returned counts that aren't sums over all ranks; expected element-wise \
+             sums"
+                .into(),
+        );
     }
     Ok(sums)
 }
 
-/// Returns the part of `0..n` for this process. Parts are adjacent, cover all of `0..n`, and have similar weights. They depend
-/// only on the weights, not on the machine.
+/// Returns the part of `0..n` for this process. Parts are adjacent, cover all of `0..n`, and have
+/// similar weights. They depend only on the weights, not on the machine.
 pub(crate) fn part(peers: &dyn Peers, n: usize, weight: impl Fn(usize) -> u64) -> Range<usize> {
     let (rank, count) = (peers.rank(), peers.world_size());
     let total: u128 = (0..n).map(|i| u128::from(weight(i))).sum();
@@ -157,7 +167,8 @@ pub(crate) fn part(peers: &dyn Peers, n: usize, weight: impl Fn(usize) -> u64) -
     edge(rank)..edge(rank + 1)
 }
 
-/// A process that gets its own data back from every exchange. The fields are the rank and the number of processes.
+/// A process that gets its own data back from every exchange. The fields are the rank and the
+/// number of processes.
 #[cfg(test)]
 pub(crate) struct Isolated(pub usize, pub usize);
 
@@ -186,7 +197,8 @@ mod tests {
 
     use super::*;
 
-    /// The first of two processes. The peer sends 7, 8 and 9, or equal counts. Functions `G` and `R` falsify the results.
+    /// The first of two processes. The peer sends 7, 8 and 9, or equal counts. Functions `G` and
+    /// `R` falsify the results.
     struct First<G, R>(G, R);
 
     impl<G: Fn(&mut Vec<f64>) + Sync, R: Fn(&mut Vec<u64>) + Sync> Peers for First<G, R> {
@@ -260,13 +272,24 @@ mod tests {
     proptest! {
         #[test]
         fn parts_adjoin_and_have_similar_weights(
-            weights in proptest::collection::vec(prop_oneof![Just(0u64), 0u64..9, Just(u64::MAX)], 0..40),
+            weights in proptest::collection::vec(
+                prop_oneof![Just(0u64), 0u64..9, Just(u64::MAX)],
+                0..40,
+            ),
             count in 1usize..9,
         ) {
-            let parts: Vec<_> = (0..count).map(|p| part(&Isolated(p, count), weights.len(), |i| weights[i])).collect();
-            prop_assert_eq!(parts.iter().cloned().flatten().collect::<Vec<_>>(), (0..weights.len()).collect::<Vec<_>>());
-            let weigh = |part: &Range<usize>| weights[part.clone()].iter().map(|w| u128::from(*w)).sum::<u128>();
-            let (total, most) = (weigh(&(0..weights.len())), weights.iter().max().copied().unwrap_or(0));
+            let parts: Vec<_> = (0..count)
+                .map(|p| part(&Isolated(p, count), weights.len(), |i| weights[i]))
+                .collect();
+            prop_assert_eq!(
+                parts.iter().cloned().flatten().collect::<Vec<_>>(),
+                (0..weights.len()).collect::<Vec<_>>()
+            );
+            let weigh = |part: &Range<usize>| {
+                weights[part.clone()].iter().map(|w| u128::from(*w)).sum::<u128>()
+            };
+            let (total, most) =
+                (weigh(&(0..weights.len())), weights.iter().max().copied().unwrap_or(0));
             for part in &parts {
                 prop_assert!(weigh(part) <= total / count as u128 + u128::from(most) + 1);
             }

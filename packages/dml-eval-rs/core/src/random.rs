@@ -1,4 +1,5 @@
-//! A small random generator with equal numbers on all machines: SplitMix64 (Steele, Lea and Flood 2014).
+//! A small random generator with equal numbers on all machines: SplitMix64 (Steele, Lea and Flood
+//! 2014).
 
 /// A generator of random numbers, given a seed.
 #[derive(Clone, Debug)]
@@ -23,8 +24,9 @@ impl Random {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Divides 0..n into `parts` equal parts and draws a number from each, or all numbers if n is at most `parts`. Evenly spaced
-    /// numbers would fall on only a few classes when classes repeat periodically.
+    /// Divides 0..n into `parts` equal parts and draws a number from each, or all numbers if n is
+    /// at most `parts`. Evenly spaced numbers would fall on only a few classes when classes repeat
+    /// periodically.
     pub fn spread(mut self, n: usize, parts: usize) -> impl ExactSizeIterator<Item = usize> {
         let parts = parts.min(n);
         (0..parts).map(move |part| {

@@ -1,6 +1,8 @@
-//! Sizes that choose between ways to compute. They affect the time and memory that a call needs, but not a bit of the result.
+//! Sizes that choose between ways to compute. They affect the time and memory that a call needs,
+//! but not a bit of the result.
 //!
-//! The defaults are measured (docs/internals/evaluator-speed.md). Tests lower sizes, so that a few rows take the paths of millions.
+//! The defaults are measured (docs/internals/evaluator-speed.md). Tests lower sizes, so that a few
+//! rows take the paths of millions.
 
 use crate::error::{Result, argument};
 
@@ -10,9 +12,11 @@ macro_rules! sizes {
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Sizes {
             $($(#[$doc])* pub $name: usize,)*
-            /// With at least this number of positives, all keys of a query are computed; `None` chooses the fastest.
+            /// With at least this number of positives, all keys of a query are computed; `None`
+            /// chooses the fastest.
             pub many_positives: Option<usize>,
-            /// The number of principal directions to screen along, or 0 to screen complete rows; `None` chooses the fastest.
+            /// The number of principal directions to screen along, or 0 to screen complete rows;
+            /// `None` chooses the fastest.
             pub directions: Option<usize>,
         }
 
@@ -30,7 +34,8 @@ macro_rules! sizes {
                     "many_positives" => self.many_positives = Some(size),
                     "directions" => self.directions = Some(size),
                     _ => {
-                        let names = [$(stringify!($name),)* "many_positives", "directions"].join(", ");
+                        let names =
+                            [$(stringify!($name),)* "many_positives", "directions"].join(", ");
                         return argument(format!("unknown size {name:?}; expected one of {names}"));
                     }
                 }
@@ -43,37 +48,45 @@ macro_rules! sizes {
 sizes! {
     /// The maximum bytes of a packed block, unless it is a single panel. Two blocks are in memory.
     block_bytes: 24 << 20;
-    /// The maximum numbers of panels in the rows and columns of a task, for short rows. Between tasks, thresholds are updated and
-    /// cancellations noticed. With larger tasks, more values pass the low initial thresholds; smaller tasks have more overhead. A
-    /// preview compares at most 64 row panels.
+    /// The maximum numbers of panels in the rows and columns of a task, for short rows. Between
+    /// tasks, thresholds are updated and cancellations noticed. With larger tasks, more values pass
+    /// the low initial thresholds; smaller tasks have more overhead. A preview compares at most 64
+    /// row panels.
     task_row_panels: 24;
     /// See `task_row_panels`.
     task_column_panels: 16;
-    /// If panels consist of more words than this, a panel for a few rows is narrow; otherwise a padded panel is faster.
+    /// If panels consist of more words than this, a panel for a few rows is narrow; otherwise a
+    /// padded panel is faster.
     narrow_panel_words: 6 << 20;
     /// Rows are abridged if they have at least this number of words of integers.
     abridged_words: 12;
-    /// The maximum number of words of queries (or items) that are packed at a time to compute a table of keys.
+    /// The maximum number of words of queries (or items) that are packed at a time to compute a
+    /// table of keys.
     table_query_words: 8 << 20;
     /// See `table_query_words`.
     table_item_words: 1 << 20;
     /// The approximate maximum number of keys in a table, for all queries together.
     table_keys: 4 << 20;
-    /// The queries per table, enough that packing the gallery costs little compared with the products.
+    /// The queries per table, enough that packing the gallery costs little compared with the
+    /// products.
     table_queries: 512;
     /// In rows with at least this number of items, keys are sorted by three digits instead of two.
     three_digits: 1 << 17;
     /// If at least this number of a row's items must be sorted, they are sorted digit by digit.
     radix_entries: 512;
-    /// If a class or the open pairs of a task have at least this number of queries, and of items, keys come from a table.
+    /// If a class or the open pairs of a task have at least this number of queries, and of items,
+    /// keys come from a table.
     class_table: 16;
-    /// The maximum bytes of positives and counts in memory, or a multiple of the inputs' bytes if that is more.
+    /// The maximum bytes of positives and counts in memory, or a multiple of the inputs' bytes if
+    /// that is more.
     count_bytes: 96 << 20;
     /// See `count_bytes`.
     count_bytes_per_input_byte: 1;
-    /// If a query has at most this number of positives, and all ranks matter, the screen counts negatives between positives.
+    /// If a query has at most this number of positives, and all ranks matter, the screen counts
+    /// negatives between positives.
     counted_brackets: 32;
-    /// Open pairs are decided using a table of all keys in a task if at least one pair in this number is open.
+    /// Open pairs are decided using a table of all keys in a task if at least one pair in this
+    /// number is open.
     pairs_per_open_key: 8;
     /// The approximate maximum bytes of a search's candidates in memory.
     candidate_bytes: 48 << 20;
@@ -81,34 +94,43 @@ sizes! {
     table_neighbours: 32;
     /// Tables of keys are only used for at least one neighbour per this number of gallery items.
     items_per_table_neighbour: 5;
-    /// The minimum number of neighbours to guess thresholds. With fewer, too few items of the sample reach a threshold.
+    /// The minimum number of neighbours to guess thresholds. With fewer, too few items of the
+    /// sample reach a threshold.
     guessed_neighbours: 32;
-    /// The sample used to find thresholds contains at most one gallery item per this number of items.
+    /// The sample used to find thresholds contains at most one gallery item per this number of
+    /// items.
     guess_spacing: 8;
-    /// Scales the number of sampled values above a guess, in percent. At 100, few guesses are too high.
+    /// Scales the number of sampled values above a guess, in percent. At 100, few guesses are too
+    /// high.
     guess_percent: 100;
-    /// With at least this number of gallery items per allowed item, the keys of all allowed items are computed.
+    /// With at least this number of gallery items per allowed item, the keys of all allowed items
+    /// are computed.
     items_per_allowed: 64;
     /// Up to this number of queries, gallery rows are compared in place instead of being packed.
     few_queries: 32;
-    /// With at most this number of items in the gallery, neighbours always come from tables of keys.
+    /// With at most this number of items in the gallery, neighbours always come from tables of
+    /// keys.
     few_items: 128;
     /// The maximum bytes that a search from tables uses to store the nearest items found so far.
     nearest_bytes: 48 << 20;
     /// The items per cell, in whole panels.
     cell_items: 48;
-    /// The queries per batch of a range search. The items found for a batch are in memory twice: before and after sorting.
+    /// The queries per batch of a range search. The items found for a batch are in memory twice:
+    /// before and after sorting.
     range_queries: 1024;
     /// The number of scores to sample in a verification, to estimate brackets.
     verify_sample: 4 << 20;
-    /// The maximum number of negatives, of 12 bytes each, that a verification lists. If float64 decides, a sixteenth is kept.
+    /// The maximum number of negatives, of 12 bytes each, that a verification lists. If float64
+    /// decides, a sixteenth is kept.
     verify_listed: 12 << 20;
-    /// The maximum number of positives' scores that a verification keeps, at 8 bytes each, or up to 60 while counting slots.
+    /// The maximum number of positives' scores that a verification keeps, at 8 bytes each, or up to
+    /// 60 while counting slots.
     verify_held: 4 << 20;
-    /// The minimum number of distinct positive scores in a part, for which negatives are listed and counted together. The
-    /// scores and counts of a part stay in a core's first-level cache.
+    /// The minimum number of distinct positive scores in a part, for which negatives are listed and
+    /// counted together. The scores and counts of a part stay in a core's first-level cache.
     slot_part: 1024;
-    /// The negatives that are listed for a part before they are counted, enough that fetching the part costs little.
+    /// The negatives that are listed for a part before they are counted, enough that fetching the
+    /// part costs little.
     slot_list: 16384;
     /// The maximum number of queries (and of gallery items) per table of distances.
     distance_table: 2048;

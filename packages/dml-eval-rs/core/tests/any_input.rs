@@ -1,4 +1,5 @@
-//! Tests that any shapes and bytes give a result or an error, but not a panic, with identical bits on all kernels.
+//! Tests that any shapes and bytes give a result or an error, but not a panic, with identical bits
+//! on all kernels.
 
 use dml_eval::{
     Alone, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, Metric, OwnItem,
@@ -17,7 +18,13 @@ fn number() -> impl Strategy<Value = f32> {
         20 => (-3i8..=3).prop_map(f32::from),
         20 => -1.0f32..1.0,
         1 => any::<u32>().prop_map(f32::from_bits),
-        1 => prop_oneof![Just(f32::MIN_POSITIVE / 4.0), Just(f32::MAX), Just(-0.0), Just(1e-30), Just(1e30)],
+        1 => prop_oneof![
+            Just(f32::MIN_POSITIVE / 4.0),
+            Just(f32::MAX),
+            Just(-0.0),
+            Just(1e-30),
+            Just(1e30),
+        ],
     ]
 }
 
@@ -109,7 +116,8 @@ fn assert_kernels_agree<T: PartialEq + std::fmt::Debug>(
     }
 }
 
-/// Asserts that the outcome of all kernels is the same, whether screening or not, for labels of `classes` classes.
+/// Asserts that the outcome of all kernels is the same, whether screening or not, for labels of
+/// `classes` classes.
 fn assert_evaluations_agree<'a>(
     queries: Matrix<'a>,
     gallery: Option<Matrix<'a>>,
@@ -162,20 +170,22 @@ fn more_rows_than_indices_are_rejected_before_any_is_read() {
     {
         let space =
             Dense::new(queries, gallery, Similarity::Dot, Precision::Float32, kernel, &control);
-        assert!(
-            matches!(space, Err(Error::Argument(message)) if message.contains("there are 4294967296 rows"))
-        );
+        let expected = "there are 4294967296 rows";
+        assert!(matches!(space, Err(Error::Argument(text)) if text.contains(expected)));
     }
     for (queries, gallery) in [(codes, None), (codes, Some(few_codes)), (few_codes, Some(codes))] {
         let space = Codes::new(queries, gallery, kernel);
-        assert!(
-            matches!(space, Err(Error::Argument(message)) if message.contains("there are 4294967296 rows"))
-        );
+        let expected = "there are 4294967296 rows";
+        assert!(matches!(space, Err(Error::Argument(text)) if text.contains(expected)));
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn evaluations_succeed_or_fail_and_kernels_agree(
@@ -185,7 +195,14 @@ proptest! {
         metrics in proptest::sample::select(&METRICS[..]),
         classes in 1u32..9,
     ) {
-        assert_evaluations_agree(Matrix::F32(x.view()), g.as_ref().map(|g| Matrix::F32(g.view())), similarity, ties, metrics, classes);
+        assert_evaluations_agree(
+            Matrix::F32(x.view()),
+            g.as_ref().map(|g| Matrix::F32(g.view())),
+            similarity,
+            ties,
+            metrics,
+            classes,
+        );
     }
 
     #[test]
@@ -196,7 +213,14 @@ proptest! {
         metrics in proptest::sample::select(&METRICS[..]),
         classes in 1u32..9,
     ) {
-        assert_evaluations_agree(Matrix::F64(x.view()), g.as_ref().map(|g| Matrix::F64(g.view())), similarity, ties, metrics, classes);
+        assert_evaluations_agree(
+            Matrix::F64(x.view()),
+            g.as_ref().map(|g| Matrix::F64(g.view())),
+            similarity,
+            ties,
+            metrics,
+            classes,
+        );
     }
 
     #[test]
@@ -210,11 +234,27 @@ proptest! {
         let gallery = g.as_ref().map(|g| Matrix::F64(g.view()));
         let n = g.as_ref().unwrap_or(&x).nrows();
         assert_kernels_agree(|name, precision| {
-            let space = Dense::new(queries, gallery, similarity, precision, select_kernel(Some(name))?, &Control::default())?;
+            let space = Dense::new(
+                queries,
+                gallery,
+                similarity,
+                precision,
+                select_kernel(Some(name))?,
+                &Control::default(),
+            )?;
             // A search for all items does not use a threshold, so the keys determine the order.
             let found = |k: usize| {
-                let (mut keys, mut indices) = (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);
-                nearest(&space, k, OwnItem::Absent, &with(None, directions), |_, key| key.to_bits(), &mut keys, &mut indices)?;
+                let (mut keys, mut indices) =
+                    (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);
+                nearest(
+                    &space,
+                    k,
+                    OwnItem::Absent,
+                    &with(None, directions),
+                    |_, key| key.to_bits(),
+                    &mut keys,
+                    &mut indices,
+                )?;
                 Ok::<_, Error>((keys, indices))
             };
             let (few, all) = (found(k.min(n))?, found(n)?);
@@ -233,13 +273,39 @@ proptest! {
     ) {
         assert_kernels_agree(|name, precision| {
             let (queries, gallery) = (Matrix::F32(x.view()), Matrix::F32(g.view()));
-            let space = Dense::new(queries, Some(gallery), similarity, precision, select_kernel(Some(name))?, &Control::default())?;
+            let space = Dense::new(
+                queries,
+                Some(gallery),
+                similarity,
+                precision,
+                select_kernel(Some(name))?,
+                &Control::default(),
+            )?;
             let (mut keys, mut indices) = (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);
-            nearest(&space, k, OwnItem::Absent, &Control::default(), |_, key| key.to_bits(), &mut keys, &mut indices)?;
-            let (few, own) = (Control::traced(Sizes { few_queries: 1 << 40, ..Sizes::default() }), OwnItem::Absent);
-            let (mut similarities, mut few_indices) = (vec![0.0; x.nrows() * k], vec![0i64; x.nrows() * k]);
+            nearest(
+                &space,
+                k,
+                OwnItem::Absent,
+                &Control::default(),
+                |_, key| key.to_bits(),
+                &mut keys,
+                &mut indices,
+            )?;
+            let (few, own) = (
+                Control::traced(Sizes { few_queries: 1 << 40, ..Sizes::default() }),
+                OwnItem::Absent,
+            );
+            let (mut similarities, mut few_indices) =
+                (vec![0.0; x.nrows() * k], vec![0i64; x.nrows() * k]);
             let how = (similarity, precision, select_kernel(Some(name))?);
-            knn((queries, Some(gallery)), how, (k, own.into()), &few, &mut similarities, &mut few_indices)?;
+            knn(
+                (queries, Some(gallery)),
+                how,
+                (k, own.into()),
+                &few,
+                &mut similarities,
+                &mut few_indices,
+            )?;
             assert_eq!(few_indices, indices);
             Ok((keys, indices))
         });
@@ -253,16 +319,27 @@ proptest! {
         ties in proptest::sample::select(&TIES[..]),
         metrics in proptest::sample::select(&METRICS[..]),
     ) {
-        let codes = Array2::from_shape_vec((n, width), values[..n * width].to_vec()).expect("enough bytes");
+        let codes =
+            Array2::from_shape_vec((n, width), values[..n * width].to_vec()).expect("enough bytes");
         let labels: Vec<u32> = (0..n as u32).map(|i| i % 3).collect();
         assert_kernels_agree(|name, _| {
             let space = Codes::new(codes.view(), None, select_kernel(Some(name))?)?;
             let ranked = |many_positives| {
                 let relation = Relation::of_labels(&labels, None)?;
-                evaluate(&space, &relation, ties, &options(metrics), &Alone, &with(Some(many_positives), None))
+                evaluate(
+                    &space,
+                    &relation,
+                    ties,
+                    &options(metrics),
+                    &Alone,
+                    &with(Some(many_positives), None),
+                )
             };
             let found = MANY_POSITIVES.map(ranked);
-            assert!(found.iter().all(|f| f.as_ref().map(bits) == found[0].as_ref().map(bits)), "{found:?}");
+            assert!(
+                found.iter().all(|f| f.as_ref().map(bits) == found[0].as_ref().map(bits)),
+                "{found:?}"
+            );
             found[0].as_ref().map(bits).map_err(Error::clone)
         });
     }
@@ -275,8 +352,14 @@ proptest! {
     ) {
         assert_kernels_agree(|name, _| {
             let options = KMeansOptions { clusters, seed, runs: 1, max_iterations: 5 };
-            kmeans(Matrix::F32(x.view()), options, select_kernel(Some(name))?, &Alone, &Control::default())
-                .map(|found| (found.labels, found.inertia.to_bits()))
+            kmeans(
+                Matrix::F32(x.view()),
+                options,
+                select_kernel(Some(name))?,
+                &Alone,
+                &Control::default(),
+            )
+            .map(|found| (found.labels, found.inertia.to_bits()))
         });
     }
 

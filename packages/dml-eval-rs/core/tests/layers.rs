@@ -1,4 +1,5 @@
-//! Tests the layers of the source: modules must import only from lower layers and the module's folder, and never in a circle.
+//! Tests the layers of the source: modules must import only from lower layers and the module's
+//! folder, and never in a circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,7 +26,8 @@ const LAYERS: [&[&str]; 6] = [
     &["cluster"],
 ];
 
-/// The modules that each module imports. Modules are paths like `rows/space`, and a folder's mod.rs is the folder.
+/// The modules that each module imports. Modules are paths like `rows/space`, and a folder's mod.rs
+/// is the folder.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {

@@ -1,9 +1,11 @@
-//! Tests that failing allocations cause an error, but not a panic, an abort or a leak, and that the next call is correct.
+//! Tests that failing allocations cause an error, but not a panic, an abort or a leak, and that the
+//! next call is correct.
 //!
-//! As in SQLite's tests, the allocator fails the n-th allocation above a size, for n = 1, 2, 3, ... until the call succeeds.
-//! Each case runs in a separate process, so that an abort only fails this case. `--all` tries every n, and takes minutes; by
-//! default, n increases in growing steps. Use `--case NAME` to run cases whose names begin with NAME, and `--at N` to run a
-//! single n and print the backtrace of the failing allocation.
+//! As in SQLite's tests, the allocator fails the n-th allocation above a size, for n = 1, 2, 3, ...
+//! until the call succeeds. Each case runs in a separate process, so that an abort only fails this
+//! case. `--all` tries every n, and takes minutes; by default, n increases in growing steps. Use
+//! `--case NAME` to run cases whose names begin with NAME, and `--at N` to run a single n and print
+//! the backtrace of the failing allocation.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
@@ -23,7 +25,8 @@ use dml_eval::{
 use half::f16;
 use ndarray::Array2;
 
-/// Only larger allocations fail. Rayon, threads and messages need smaller allocations, and would abort if these failed.
+/// Only larger allocations fail. Rayon, threads and messages need smaller allocations, and would
+/// abort if these failed.
 const ABOVE: usize = 512;
 
 struct Failing;
@@ -142,13 +145,15 @@ impl Run {
         }
     }
 
-    /// Runs `call` with each allocation failing in turn, using the default sizes changed by `sizes`.
+    /// Runs `call` with each allocation failing in turn, using the default sizes changed by
+    /// `sizes`.
     fn check<T: PartialEq + Debug + Send>(
         &self,
         sizes: &[(&str, usize)],
         call: impl Fn(&Control) -> Result<T> + Sync,
     ) {
-        // The queues between rayon's threads grow, and are freed only later, so don't report these bytes as a leak.
+        // The queues between rayon's threads grow, and are freed only later, so don't report these
+        // bytes as a leak.
         let spare = if self.pool.current_num_threads() == 1 { ABOVE } else { 16 << 10 };
         let mut chosen = Sizes::default();
         sizes.iter().for_each(|(name, size)| chosen.set(name, *size).unwrap());

@@ -1,4 +1,5 @@
-//! Tests searches and verification by scores, for rows of any magnitude: the scores of all pairs must decide.
+//! Tests searches and verification by scores, for rows of any magnitude: the scores of all pairs
+//! must decide.
 
 use dml_eval::{
     Alone, Control, Dense, Error, Matrix, OwnItem, PairLabels, Precision, Similarity, Sizes,
@@ -39,7 +40,11 @@ fn all_pairs(queries: usize, gallery: Option<usize>) -> Vec<(u32, u32)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 150,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn a_search_finds_the_items_whose_scores_reach_the_threshold(
@@ -55,17 +60,33 @@ proptest! {
             for precision in [Precision::Float32, Precision::SixteenBit] {
                 let gallery = g.as_ref().map(|g| Matrix::F64(g.view()));
                 let kernel = select_kernel(Some(name)).unwrap();
-                let space = Dense::new(Matrix::F64(x.view()), gallery, similarity, precision, kernel, &control).unwrap();
+                let space = Dense::new(
+                    Matrix::F64(x.view()),
+                    gallery,
+                    similarity,
+                    precision,
+                    kernel,
+                    &control,
+                )
+                .unwrap();
                 let pairs = all_pairs(x.nrows(), Some(n));
                 let scores = pair_scores(&space, &pairs, &control).unwrap();
                 let threshold = scores[at.index(scores.len())];
-                let threshold = [threshold.next_down(), threshold, threshold.next_up()][(step + 1) as usize];
-                let mut expected: Vec<(u32, f64, u32)> = pairs.into_iter().zip(scores)
-                    .filter(|(pair, score)| *score >= threshold && !(exclude_self && pair.0 == pair.1))
-                    .map(|(pair, score)| (pair.0, -score, pair.1)).collect();
+                let threshold =
+                    [threshold.next_down(), threshold, threshold.next_up()][(step + 1) as usize];
+                let mut expected: Vec<(u32, f64, u32)> = pairs
+                    .into_iter()
+                    .zip(scores)
+                    .filter(|(pair, score)| {
+                        *score >= threshold && !(exclude_self && pair.0 == pair.1)
+                    })
+                    .map(|(pair, score)| (pair.0, -score, pair.1))
+                    .collect();
                 expected.sort_by(|a, b| a.partial_cmp(b).unwrap());
-                let found = range_search(&space, threshold, own.into(), u64::MAX, &control).unwrap();
-                let expected_items: Vec<i64> = expected.iter().map(|item| i64::from(item.2)).collect();
+                let found =
+                    range_search(&space, threshold, own.into(), u64::MAX, &control).unwrap();
+                let expected_items: Vec<i64> =
+                    expected.iter().map(|item| i64::from(item.2)).collect();
                 prop_assert_eq!(&found.indices, &expected_items);
                 for q in 0..x.nrows() {
                     let number = expected.iter().filter(|item| item.0 as usize == q).count() as i64;
@@ -73,7 +94,8 @@ proptest! {
                 }
                 let rejected = range_search(&space, threshold, own.into(), 0, &control);
                 let message = format!("{} pairs reach", expected.len());
-                let is_rejected = matches!(rejected, Err(Error::Argument(text)) if text.starts_with(&message));
+                let is_rejected =
+                    matches!(rejected, Err(Error::Argument(text)) if text.starts_with(&message));
                 prop_assert_eq!(is_rejected, !expected.is_empty());
             }
         }
@@ -89,21 +111,36 @@ proptest! {
         rank in any::<proptest::sample::Index>(),
     ) {
         let (control, n) = (Control::default(), g.as_ref().unwrap_or(&x).nrows());
-        let label = |rows: usize| (0..rows as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect::<Vec<_>>();
+        let label = |rows: usize| {
+            (0..rows as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect::<Vec<_>>()
+        };
         let (queries, gallery_labels) = (label(x.nrows()), label(n));
-        let labels = PairLabels { queries: &queries, gallery: g.is_some().then_some(&gallery_labels[..]), groups: None };
+        let labels = PairLabels {
+            queries: &queries,
+            gallery: g.is_some().then_some(&gallery_labels[..]),
+            groups: None,
+        };
         for name in kernel_names() {
             let gallery = g.as_ref().map(|g| Matrix::F64(g.view()));
             let kernel = select_kernel(Some(name)).unwrap();
             let space = Dense::new(
-                Matrix::F64(x.view()), gallery, similarity, Precision::Float32, kernel, &control,
-            ).unwrap();
+                Matrix::F64(x.view()),
+                gallery,
+                similarity,
+                Precision::Float32,
+                kernel,
+                &control,
+            )
+            .unwrap();
             let pairs = all_pairs(x.nrows(), g.is_some().then_some(n));
             let scores = pair_scores(&space, &pairs, &control).unwrap();
-            let is_positive = |pair: &(u32, u32)| queries[pair.0 as usize] == gallery_labels[pair.1 as usize];
+            let is_positive =
+                |pair: &(u32, u32)| queries[pair.0 as usize] == gallery_labels[pair.1 as usize];
             let scores_by_kind = |positive: bool| -> Vec<f64> {
                 let all = pairs.iter().zip(&scores);
-                all.filter(|(pair, _)| is_positive(pair) == positive).map(|(_, score)| *score).collect()
+                all.filter(|(pair, _)| is_positive(pair) == positive)
+                    .map(|(_, score)| *score)
+                    .collect()
             };
             let (positives, mut negatives) = (scores_by_kind(true), scores_by_kind(false));
             prop_assume!(!positives.is_empty() && !negatives.is_empty());
@@ -116,7 +153,13 @@ proptest! {
                 equal_errors: true,
                 slots,
             };
-            let sizes = Sizes { verify_sample: sample, verify_listed: capacity, slot_part, slot_list: 1, ..Sizes::default() };
+            let sizes = Sizes {
+                verify_sample: sample,
+                verify_listed: capacity,
+                slot_part,
+                slot_list: 1,
+                ..Sizes::default()
+            };
             let found = verify(&space, &labels, &tasks, &Alone, &Control::traced(sizes)).unwrap();
             let count = |scores: &[f64], limit: f64, equal: bool| {
                 scores.iter().filter(|s| **s > limit || equal && **s == limit).count() as u64
@@ -142,7 +185,10 @@ proptest! {
                 prop_assert_eq!(below, tasks.negatives - count(&negatives, *score, true));
                 below += slots.negatives[2 * k + 1];
                 prop_assert_eq!(below, tasks.negatives - count(&negatives, *score, false));
-                prop_assert_eq!(slots.positives[k], positives.iter().filter(|p| *p == score).count() as u64);
+                prop_assert_eq!(
+                    slots.positives[k],
+                    positives.iter().filter(|p| *p == score).count() as u64
+                );
             }
             prop_assert_eq!(below + slots.negatives[slots.negatives.len() - 1], tasks.negatives);
         }

@@ -69,21 +69,26 @@ fn run_peers<T: Send>(peers: usize, work: impl Fn(&dyn Peers) -> T + Sync) -> Ve
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 60,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn peers_compute_the_metrics_of_one(
-        values in proptest::collection::vec(-3i8..=3, 200 * 3),
-        n in 2usize..200,
-        classes in 1u32..40,
-        separate in any::<bool>(),
-        rules in prop_oneof![proptest::sample::select(&TIES[..]).prop_map(|ties| vec![ties]), Just(TIES.to_vec())],
+        values in proptest::collection::vec(-3i8..=3, 200 * 3), n in 2usize..200,
+        classes in 1u32..40, separate in any::<bool>(),
+        rules in prop_oneof![
+            proptest::sample::select(&TIES[..]).prop_map(|ties| vec![ties]),
+            Just(TIES.to_vec()),
+        ],
         many_positives in proptest::sample::select(&[0, 8, usize::MAX][..]),
-        metrics in proptest::sample::select(&METRICS[..]),
-        peers in 2usize..6,
+        metrics in proptest::sample::select(&METRICS[..]), peers in 2usize..6,
     ) {
         let x = Array2::from_shape_fn((n, 3), |(i, j)| f32::from(values[3 * i + j]) + 0.5);
-        let labels: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
+        let labels: Vec<u32> =
+            (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
         let options = EvaluateOptions {
             metrics: metrics.iter().map(|name| name.parse().unwrap()).collect(),
             may_lack_matches: true,
@@ -92,15 +97,38 @@ proptest! {
         let gallery = separate.then(|| Matrix::F32(x.view()));
         let relation = [Relation::of_labels(&labels, separate.then_some(&labels[..])).unwrap()];
         let space = Dense::new(
-            Matrix::F32(x.view()), gallery, Similarity::Cosine, Precision::SixteenBit, kernel, &control,
-        ).unwrap();
+            Matrix::F32(x.view()),
+            gallery,
+            Similarity::Cosine,
+            Precision::SixteenBit,
+            kernel,
+            &control,
+        )
+        .unwrap();
         let codes = Array2::from_shape_fn((n, 2), |(i, j)| values[3 * i + j] as u8);
         let codes = Codes::new(codes.view(), separate.then(|| codes.view()), kernel).unwrap();
         let sizes = Sizes { many_positives: Some(many_positives), ..Sizes::default() };
-        let evaluate_both = |peers: &dyn Peers| [
-            evaluate_all(&space, &relation, &rules, &options, peers, &Control::traced(sizes.clone())),
-            evaluate_all(&codes, &relation, &rules, &options, peers, &Control::traced(sizes.clone())),
-        ].map(|found| found.map(|found| format!("{found:?}")));
+        let evaluate_both = |peers: &dyn Peers| {
+            [
+                evaluate_all(
+                    &space,
+                    &relation,
+                    &rules,
+                    &options,
+                    peers,
+                    &Control::traced(sizes.clone()),
+                ),
+                evaluate_all(
+                    &codes,
+                    &relation,
+                    &rules,
+                    &options,
+                    peers,
+                    &Control::traced(sizes.clone()),
+                ),
+            ]
+            .map(|found| found.map(|found| format!("{found:?}")))
+        };
         let alone = evaluate_both(&Alone);
         for found in run_peers(peers, evaluate_both) {
             prop_assert_eq!(&found, &alone);
@@ -116,7 +144,8 @@ proptest! {
         peers in 2usize..6,
     ) {
         let x = Array2::from_shape_fn((n, 2), |(i, j)| f32::from(values[2 * i + j]));
-        let options = KMeansOptions { clusters: clusters.min(n), seed, runs: 2, max_iterations: 20 };
+        let options =
+            KMeansOptions { clusters: clusters.min(n), seed, runs: 2, max_iterations: 20 };
         let find = |peers: &dyn Peers| {
             let (kernel, control) = (select_kernel(None).unwrap(), Control::default());
             let found = kmeans(Matrix::F32(x.view()), options, kernel, peers, &control).unwrap();

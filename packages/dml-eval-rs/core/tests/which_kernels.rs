@@ -1,7 +1,7 @@
 //! Ends a test run by printing which kernels were tested, and which this CPU lacks.
 //!
-//! Does not use the test harness, which hides the output of passing tests. Cargo runs test files in the order of names, so this is
-//! last.
+//! Does not use the test harness, which hides the output of passing tests. Cargo runs test files in
+//! the order of names, so this is last.
 
 fn main() {
     // `cargo test -- --list` asks for the tests, but there are none.

@@ -1,13 +1,16 @@
-"""Exact retrieval, verification and clustering metrics, and exact search, for embeddings and binary codes.
+"""Exact retrieval, verification and clustering metrics, and exact search, for embeddings and binary
+codes.
 
-Use `evaluate` to measure retrieval, `verify` and `open_set` to measure thresholds, `index_recall` to measure an
-approximate index, and `compare` to compare models. `Labels` and `Relevance` say which items match. Use `knn` and
-`range_search` to search, `rerank` and `expand_queries` to improve results, `hard_negatives` to mine, `kmeans` to
-cluster, and `nmi`, `ami` and `ari` to compare partitions. `evaluate_shards`, `verify_shards` and `knn_shards` can be
-used when embeddings are in shards, with any kind of worker. For definitions see docs/reference/metrics.md and
-verification.md in the repository.
+Use `evaluate` to measure retrieval, `verify` and `open_set` to measure thresholds, `index_recall`
+to measure an approximate index, and `compare` to compare models. `Labels` and `Relevance` say which
+items match. Use `knn` and `range_search` to search, `rerank` and `expand_queries` to improve
+results, `hard_negatives` to mine, `kmeans` to cluster, and `nmi`, `ami` and `ari` to compare
+partitions. `evaluate_shards`, `verify_shards` and `knn_shards` can be used when embeddings are in
+shards, with any kind of worker. For definitions see docs/reference/metrics.md and verification.md
+in the repository.
 
-To keep the package's import fast, a name is imported when it is first used. `__init__.pyi` lists the names.
+To keep the package's import fast, a name is imported when it is first used. `__init__.pyi` lists
+the names.
 """
 
 from __future__ import annotations

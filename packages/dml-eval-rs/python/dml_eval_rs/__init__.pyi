@@ -1,4 +1,5 @@
-# The public names and modules. `__init__.py` reads this table, and imports a name when it is first used.
+# The public names and modules. `__init__.py` reads this table, and imports a name when it is first
+# used.
 from dml_eval_rs.clustering import KMeans as KMeans
 from dml_eval_rs.clustering import ami as ami
 from dml_eval_rs.clustering import ari as ari

@@ -1,4 +1,6 @@
-"""The command `dml-eval`, to measure saved arrays, to write ground truth, and to measure an index; needs only numpy."""
+"""The command `dml-eval`, to measure saved arrays, to write ground truth, and to measure an index;
+needs only numpy.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _FORMATS = ("table", "markdown", "latex", "csv", "json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Return 0, or 2 if it fails, 130 after Ctrl-C, or 141 if the output's reader closes the pipe."""
+    """Run the command. Return 0, or 2 if it fails, 130 after Ctrl-C, or 141 if the output's reader
+    closes the pipe.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     command = words.pop(0) if words[:1] in (["truth"], ["index"]) else None
     options = _parser(command).parse_args(words)
@@ -131,8 +135,14 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
 
 
 def _add_evaluation(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Exact metrics of saved embeddings, or of packed binary codes (uint8, --similarity hamming)."
-    parser.epilog = "dml-eval truth and dml-eval index, with --help: exact neighbours, and the recall of an index."
+    parser.description = (
+        "Exact metrics of saved embeddings, or of packed binary codes (uint8, --similarity "
+        "hamming)."
+    )
+    parser.epilog = (
+        "dml-eval truth and dml-eval index, with --help: exact neighbours, and the recall of an "
+        "index."
+    )
     add = parser.add_argument
     file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
     labels: dict[str, Any] = {"action": "append", "metavar": "LABEL"}

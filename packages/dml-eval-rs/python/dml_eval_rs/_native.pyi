@@ -1,4 +1,6 @@
-"""The compiled core. This module is private: use `dml_eval_rs`, which checks arguments and explains errors."""
+"""The compiled core. This module is private: use `dml_eval_rs`, which checks arguments and explains
+errors.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, Required, TypedDict, Unpack

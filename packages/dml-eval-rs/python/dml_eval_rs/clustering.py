@@ -46,19 +46,23 @@ def kmeans(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> KMeans:
-    """Cluster rows by Lloyd's algorithm (1982); the result depends on the seed, not on the machine or threads.
+    """Cluster rows by Lloyd's algorithm (1982); the result depends on the seed, not on the machine
+    or threads.
 
-    Minimises Σ |x − c(x)|². Centres are drawn by k-means++ (Arthur and Vassilvitskii 2007) if this takes up to 10⁹
-    multiplications, otherwise by the same rule in eight batches (the rounds of k-means||, Bahmani et al. 2012, but
-    drawing only `n_clusters` rows). Rows join the nearest centroid, compared in float64, or, if centroids are
-    equally near, the lowest index. When a cluster is empty, it gets the row farthest from the assigned centroid.
+    Minimises Σ |x − c(x)|². Centres are drawn by k-means++ (Arthur and Vassilvitskii 2007) if this
+    takes up to 10⁹ multiplications, otherwise by the same rule in eight batches (the rounds of
+    k-means||, Bahmani et al. 2012, but drawing only `n_clusters` rows). Rows join the nearest
+    centroid, compared in float64, or, if centroids are equally near, the lowest index. When a
+    cluster is empty, it gets the row farthest from the assigned centroid.
 
     Args:
         x: (N, D) float16, float32 or float64, finite.
         n_clusters: 1 to N.
         seed: seed for the initial centres, 0 (default) to 2**64 - 1.
-        n_init: number of runs with different initial centres, by default 1. The run with the least inertia is returned.
-        max_iter: maximum number of rounds per run, at least 1. A run will end early when the centroids stop moving.
+        n_init: number of runs with different initial centres, by default 1. The run with the least
+            inertia is returned.
+        max_iter: maximum number of rounds per run, at least 1. A run will end early when the
+            centroids stop moving.
         threads, progress: see `evaluate`; the total grows from round to round.
 
     Raises:
@@ -96,11 +100,13 @@ def check_clusters(n_clusters: int, items: int) -> int:
 def nmi(a: npt.ArrayLike, b: npt.ArrayLike, *, average: Average = "arithmetic") -> float:
     """Return the normalised mutual information of two partitions.
 
-    I(a, b) over an average of H(a) and H(b), using logarithms to any base: 2·I / (H(a) + H(b)) by default.
+    I(a, b) over an average of H(a) and H(b), using logarithms to any base: 2·I / (H(a) + H(b)) by
+    default.
 
     Args:
         a, b: (N,) integers, booleans or strings: the cluster of each item.
-        average: how to average the entropies: ``"min"``, ``"geometric"``, ``"arithmetic"`` or ``"max"``.
+        average: how to average the entropies: ``"min"``, ``"geometric"``, ``"arithmetic"`` or
+            ``"max"``.
 
     Returns:
         0 to 1. If only a or only b is a single cluster, this is 0; if both are, 1.
@@ -118,15 +124,16 @@ def nmi(a: npt.ArrayLike, b: npt.ArrayLike, *, average: Average = "arithmetic") 
 
 
 def ami(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Return the mutual information of two partitions, adjusted for chance; for arguments and errors see `nmi`.
+    """Return the mutual information of two partitions, adjusted for chance; for arguments and
+    errors see `nmi`.
 
-    (I − E) / ((H(a) + H(b))/2 − E), where E is the mean of I over random partitions with the same cluster sizes. Vinh,
-    Epps and Bailey, "Information Theoretic Measures for Clusterings Comparison" (2010), Eq. 24a, using the arithmetic
-    mean of the entropies.
+    (I − E) / ((H(a) + H(b))/2 − E), where E is the mean of I over random partitions with the same
+    cluster sizes. Vinh, Epps and Bailey, "Information Theoretic Measures for Clusterings
+    Comparison" (2010), Eq. 24a, using the arithmetic mean of the entropies.
 
     Returns:
-        At most 1; for random partitions 0 on average, but sometimes slightly negative. If both partitions are a single
-        cluster, or both put all items into separate clusters, this is 1.
+        At most 1; for random partitions 0 on average, but sometimes slightly negative. If both
+        partitions are a single cluster, or both put all items into separate clusters, this is 1.
 
     Example:
         >>> from dml_eval_rs import ami
@@ -137,15 +144,17 @@ def ami(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
 
 
 def ari(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Return the Rand index of two partitions, adjusted for chance; for arguments and errors see `nmi`.
+    """Return the Rand index of two partitions, adjusted for chance; for arguments and errors see
+    `nmi`.
 
-    (S − E) / ((A + B)/2 − E), E = A·B/T: of all T pairs of items, A are together in a, B in b, and S in both; E is the
-    mean of S over random partitions with the same cluster sizes. Hubert and Arabie, "Comparing Partitions" (1985). The
-    fraction is computed in integers, and finally rounded.
+    (S − E) / ((A + B)/2 − E), E = A·B/T: of all T pairs of items, A are together in a, B in b, and
+    S in both; E is the mean of S over random partitions with the same cluster sizes. Hubert and
+    Arabie, "Comparing Partitions" (1985). The fraction is computed in integers, and finally
+    rounded.
 
     Returns:
-        −1/2 to 1; for random partitions 0 on average. If both partitions are a single cluster, or both put all items
-        into separate clusters, this is 1.
+        −1/2 to 1; for random partitions 0 on average. If both partitions are a single cluster, or
+        both put all items into separate clusters, this is 1.
 
     Example:
         >>> from dml_eval_rs import ari
@@ -167,7 +176,9 @@ def _partitions(
 
 
 def agreement(name: str, a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float:
-    """Return the metric ``"nmi"``, ``"nmi_min"``, …, ``"ami"`` or ``"ari"`` for two arrays of codes."""
+    """Return the metric ``"nmi"``, ``"nmi_min"``, …, ``"ami"`` or ``"ari"`` for two arrays of
+    codes.
+    """
     measure, _, average = name.partition("_")
     if measure == "nmi":
         return _native.nmi(a, b, average or "arithmetic")

@@ -1,4 +1,6 @@
-"""The evaluator for recipes, registered by `dml_eval_rs.plugin` as `exact` for embeddings and `hamming` for codes."""
+"""The evaluator for recipes, registered by `dml_eval_rs.plugin` as `exact` for embeddings and
+`hamming` for codes.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,14 @@ _KINDS: tuple[Kind, ...] = ("retrieval", "clustering", "verification")
 class Evaluator:
     """Evaluator for embeddings or codes; for options see `dml_eval_rs.evaluate`.
 
-    If ``similarity="hamming"``, embeddings are first binarized to a bit per dimension, set if it exceeds `threshold`.
-    Clustering metrics then use bits as the numbers 0 and 1, so squared distances are Hamming distances.
+    If ``similarity="hamming"``, embeddings are first binarized to a bit per dimension, set if it
+    exceeds `threshold`. Clustering metrics then use bits as the numbers 0 and 1, so squared
+    distances are Hamming distances.
 
     Args:
         metrics: names for `evaluate`, and ``"tar@far=X"`` for `verify`.
-        threshold: a bit is set if a number exceeds this (default: 0); only used if ``similarity="hamming"``.
+        threshold: a bit is set if a number exceeds this (default: 0); only used if
+            ``similarity="hamming"``.
     """
 
     metrics: Sequence[str] = DEFAULT
@@ -93,7 +97,9 @@ class Evaluator:
         gallery_labels: LabelsLike | None = None,
         **reranking: Any,
     ) -> Evaluation:
-        """Measure the retrieval metrics of re-ranked results, see `dml_eval_rs.rerank` for `k1`, `k2` and `weight`."""
+        """Measure the retrieval metrics of re-ranked results, see `dml_eval_rs.rerank` for `k1`,
+        `k2` and `weight`.
+        """
         names = check_metrics(self.metrics, _KINDS)
         of_results = [
             name for name in names if METRICS[str(family_of(name))].kind == "retrieval"
@@ -112,7 +118,9 @@ class Evaluator:
     def nearest(
         self, queries: Rows, gallery: Rows, k: int, *, exclude_self: bool = False
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        """Return the similarities or distances, and the indices, of the k nearest rows, both (Q, k), nearest first."""
+        """Return the similarities or distances, and the indices, of the k nearest rows, both (Q,
+        k), nearest first.
+        """
         return knn(
             self._rows(queries), self._rows(gallery), k, exclude_self=exclude_self, **self._space
         )
@@ -120,7 +128,9 @@ class Evaluator:
     def within(
         self, queries: Rows, gallery: Rows, threshold: float, *, max_results: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
-        """Find all gallery rows with a similarity that reaches the threshold, see `dml_eval_rs.range_search`."""
+        """Find all gallery rows with a similarity that reaches the threshold, see
+        `dml_eval_rs.range_search`.
+        """
         sides = self._rows(queries), self._rows(gallery)
         return range_search(*sides, threshold, max_results=max_results, **self._space)
 
@@ -187,7 +197,9 @@ def measure_all(
     bits: int | None = None,
     **options: Unpack[Options],
 ) -> Evaluation:
-    """Use `verify` to measure pair metrics, such as ``"tar@far=1e-3"``, and `evaluate` to measure other metrics."""
+    """Use `verify` to measure pair metrics, such as ``"tar@far=1e-3"``, and `evaluate` to measure
+    other metrics.
+    """
     pair_metrics, checked = _split(options)
     (found,) = measure(embeddings, labels, gallery, gallery_labels, checked, bits)
     if not pair_metrics:

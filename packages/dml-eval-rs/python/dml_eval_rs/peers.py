@@ -12,8 +12,8 @@ import numpy.typing as npt
 class Peers(Protocol):
     """The processes that share an evaluation, as seen by a single process.
 
-    For an example that uses torch.distributed see docs/reference/metrics.md; an mpi4py communicator can be wrapped
-    likewise. When an object lacks `threads`, all cores are used.
+    For an example that uses torch.distributed see docs/reference/metrics.md; an mpi4py communicator
+    can be wrapped likewise. When an object lacks `threads`, all cores are used.
     """
 
     @property
@@ -26,7 +26,9 @@ class Peers(Protocol):
 
     @property
     def threads(self) -> int:
-        """Return the number of threads for this process; note that processes on a machine share the cores."""
+        """Return the number of threads for this process; note that processes on a machine share the
+        cores.
+        """
 
     def all_gather(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Concatenate the (n,) numbers of all ranks, sorted by rank; n can differ between ranks."""
@@ -36,17 +38,20 @@ class Peers(Protocol):
 
 
 def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] | None) -> None:
-    """Check that all ranks passed identical arrays and options. To be fast, only the ends of matrices are read.
+    """Check that all ranks passed identical arrays and options. To be fast, only the ends of
+    matrices are read.
 
     Args:
         peers: the ranks, or None for a single process.
         options: compared by `repr`.
-        arrays: compared by shape, dtype, and first and last row; one-dimensional arrays by all entries.
+        arrays: compared by shape, dtype, and first and last row; one-dimensional arrays by all
+            entries.
 
     Raises:
-        TypeError: if `rank` or `world_size` is not an integer, or `all_gather` does not return a float64 array.
-        ValueError: if the rank is out of range, `all_gather` does not return a number per rank, or arguments differ
-            (then all ranks raise).
+        TypeError: if `rank` or `world_size` is not an integer, or `all_gather` does not return a
+            float64 array.
+        ValueError: if the rank is out of range, `all_gather` does not return a number per rank, or
+            arguments differ (then all ranks raise).
     """
     if peers is None:
         return
@@ -74,7 +79,8 @@ def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] 
         )
     if gathered.shape != (world_size,):
         raise ValueError(
-            f"peers.all_gather returned shape {gathered.shape}; expected ({world_size},), a number per rank"
+            f"peers.all_gather returned shape {gathered.shape}; expected ({world_size},), a number "
+            "per rank"
         )
     if gathered[rank] != own:
         came = f"peers.all_gather returned a different number for rank {rank} than this rank sent"
@@ -82,6 +88,7 @@ def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] 
     differing = np.flatnonzero(gathered != gathered[0])
     if len(differing):
         raise ValueError(
-            f"rank {differing[0]} of {world_size} passed different arrays or options than rank 0; expected equal "
-            "arguments: pass the gathered embeddings of all ranks, not only this rank's part"
+            f"rank {differing[0]} of {world_size} passed different arrays or options than rank 0; "
+            "expected equal arguments: pass the gathered embeddings of all ranks, not only this "
+            "rank's part"
         )

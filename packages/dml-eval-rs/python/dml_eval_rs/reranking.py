@@ -1,7 +1,8 @@
-"""Improve search results by the neighbours of neighbours: re-ranking and query expansion, in memory of O(N·k).
+"""Improve search results by the neighbours of neighbours: re-ranking and query expansion, in memory
+of O(N·k).
 
-Shapes: `N` items (the queries, then the gallery if there is one), `Q` queries, `G` gallery, `B` queries in a block,
-`D` dim, `K` neighbours, `M` entries of a sparse matrix, `P` matches.
+Shapes: `N` items (the queries, then the gallery if there is one), `Q` queries, `G` gallery, `B`
+queries in a block, `D` dim, `K` neighbours, `M` entries of a sparse matrix, `P` matches.
 """
 
 from __future__ import annotations
@@ -49,29 +50,36 @@ def rerank(
     similarity: Distance = "cosine",
     threads: int | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Find the k nearest gallery items per query, like `knn`, by a distance that compares neighbourhoods.
+    """Find the k nearest gallery items per query, like `knn`, by a distance that compares
+    neighbourhoods.
 
-    Items with similar neighbours come first: distance = (1 − weight) · Jaccard distance of the k-reciprocal neighbours
-    + weight · scaled distance (Zhong et al. 2017, Re-ranking Person Re-identification with k-reciprocal Encoding). See
-    docs/reference/metrics.md in the repository for the definition. Use this when classes have at least a few items, and
-    queries are searched together: all queries and gallery items take part, so results depend on the other queries.
+    Items with similar neighbours come first: distance = (1 − weight) · Jaccard distance of the
+    k-reciprocal neighbours
+    + weight · scaled distance (Zhong et al. 2017, Re-ranking Person Re-identification with
+      k-reciprocal Encoding). See
+    docs/reference/metrics.md in the repository for the definition. Use this when classes have at
+    least a few items, and queries are searched together: all queries and gallery items take part,
+    so results depend on the other queries.
 
     Args:
         queries: (Q, D) floats, see `evaluate`.
         gallery: (G, D). Use None to search the other queries.
         k: number of items to return per query, 1 to G, or to Q − 1 without a gallery.
-        k1: neighbours that are tested for reciprocity, 1 to N − 1, where N = Q + G, or Q without a gallery.
-        k2: items whose neighbourhoods are averaged, including the item itself, 1 to N; 1 averages none.
+        k1: neighbours that are tested for reciprocity, 1 to N − 1, where N = Q + G, or Q without a
+            gallery.
+        k2: items whose neighbourhoods are averaged, including the item itself, 1 to N; 1 averages
+            none.
         weight: the share of the scaled distance, 0 to 1.
         similarity: ``"cosine"``, the distance between rows scaled to length 1, or ``"euclidean"``.
         threads: see `evaluate`.
 
     Returns:
-        Distances (Q, K) float32, lowest first, and indices (Q, K) int64. Equal distances are sorted by the scaled
-        distance, then by index.
+        Distances (Q, K) float32, lowest first, and indices (Q, K) int64. Equal distances are sorted
+        by the scaled distance, then by index.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if `k1`, `k2` or `weight` is out of range.
+        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if `k1`, `k2` or `weight` is out of
+            range.
 
     Example:
         >>> import numpy as np
@@ -98,12 +106,14 @@ def expand_queries(
     *,
     threads: int | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Replace queries by a weighted mean with their k nearest items, to find more matches in a second search.
+    """Replace queries by a weighted mean with their k nearest items, to find more matches in a
+    second search.
 
-    A unit query q becomes q + Σ max(q·x, 0)^alpha · x over the k nearest unit items x by cosine, scaled to length 1
-    (αQE, Radenović et al. 2018, Fine-tuning CNN Image Retrieval with No Human Annotation, Sec. 3.4; negative cosines
-    count as 0 here). ``alpha=0`` weighs all equally (Chum et al. 2007). To augment a gallery (DBA,
-    Arandjelović and Zisserman 2012), use ``expand_queries(gallery)``.
+    A unit query q becomes q + Σ max(q·x, 0)^alpha · x over the k nearest unit items x by cosine,
+    scaled to length 1 (αQE, Radenović et al. 2018, Fine-tuning CNN Image Retrieval with No Human
+    Annotation, Sec. 3.4; negative cosines count as 0 here). ``alpha=0`` weighs all equally (Chum et
+    al. 2007). To augment a gallery (DBA, Arandjelović and Zisserman 2012), use
+    ``expand_queries(gallery)``.
 
     Args:
         queries: (Q, D) floats, see `evaluate`.
@@ -121,7 +131,8 @@ def expand_queries(
     Example:
         >>> import numpy as np
         >>> from dml_eval_rs import expand_queries
-        >>> expanded = expand_queries(np.array([[0.0, 1.0]]), np.array([[3.0, 4.0], [-1.0, 0.0]]), k=1, alpha=0)
+        >>> queries, gallery = np.array([[0.0, 1.0]]), np.array([[3.0, 4.0], [-1.0, 0.0]])
+        >>> expanded = expand_queries(queries, gallery, k=1, alpha=0)
         >>> [round(float(x), 2) for x in expanded[0]]
         [0.32, 0.95]
     """
@@ -146,7 +157,9 @@ def expand_queries(
 
 
 class _Sparse(NamedTuple):
-    """A sparse matrix. The entries of row r are in `columns` and `values`, from ``starts[r]`` to ``starts[r + 1]``."""
+    """A sparse matrix. The entries of row r are in `columns` and `values`, from ``starts[r]`` to
+    ``starts[r + 1]``.
+    """
 
     starts: _Integers
     columns: npt.NDArray[np.int32]
@@ -166,7 +179,9 @@ def _to_sparse(keys: _Integers, values: npt.NDArray[Any], n: int) -> _Sparse:
 
 
 class Encoding:
-    """The neighbourhoods of all items as sparse vectors, to search by `rerank`, which describes the arguments."""
+    """The neighbourhoods of all items as sparse vectors, to search by `rerank`, which describes the
+    arguments.
+    """
 
     def __init__(
         self,
@@ -204,7 +219,8 @@ class Encoding:
         encoded = self._encode(near_NK, k1)
         encoded = self._average(encoded, near_NK[:, :k2]) if k2 > 1 else encoded
         self._encoded = encoded
-        # Sort the gallery's entries by column, to find the items that share neighbours with a query.
+        # Sort the gallery's entries by column, to find the items that share neighbours with a
+        # query.
         entries = slice(encoded.starts[self._first], None)
         columns = encoded.columns[entries]
         order = np.argsort(columns, kind="stable")
@@ -244,7 +260,8 @@ class Encoding:
     def _choose(self, query: int, jaccard_G: _Floats, near_K: _Integers) -> _Integers:
         """Return a few items that include the k nearest.
 
-        `near_K` are the k items with the smallest scaled distances, so no other item has a smaller scaled distance.
+        `near_K` are the k items with the smallest scaled distances, so no other item has a smaller
+        scaled distance.
         """
         k, (total_K, scaled_K) = len(near_K), self._combine(query, jaccard_G, near_K)
         item = np.flatnonzero(jaccard_G < 1)
@@ -274,7 +291,9 @@ class Encoding:
         return jaccard_G
 
     def _distances(self, a: Any, b: _Integers) -> _Floats:
-        """Return squared distances between items, as a share of the distance to the item farthest from `a`."""
+        """Return squared distances between items, as a share of the distance to the item farthest
+        from `a`.
+        """
         rows, dot = self._rows_ND, np.empty(len(b))
         if np.ndim(a) == 0:
             # Copying more than half of the rows takes longer than multiplying all rows.
@@ -287,7 +306,9 @@ class Encoding:
         return distances
 
     def _encode(self, near_NK: _Integers, k1: int) -> _Sparse:
-        """Return exp(−distance) of the expanded reciprocal neighbours, divided by the sum per row."""
+        """Return exp(−distance) of the expanded reciprocal neighbours, divided by the sum per
+        row.
+        """
         n = self._n
         pairs = _find_reciprocal(near_NK, k1)
         # Like numpy.around in the authors' code, round goes to the even integer from a half.
@@ -324,14 +345,18 @@ class Encoding:
 
 
 def _find_reciprocal(near_NK: _Integers, k: int) -> _Integers:
-    """Return the sorted pairs, i · N + j, where each item is among the other's k nearest, or i = j."""
+    """Return the sorted pairs, i · N + j, where each item is among the other's k nearest, or i =
+    j.
+    """
     n = len(near_NK)
     pairs = np.sort((np.arange(n)[:, None] * n + near_NK[:, : k + 1]).ravel())
     return pairs[contains(pairs, pairs % n * n + pairs // n)]
 
 
 def _find_farthest(rows_ND: npt.NDArray[Any], square_N: _Floats, threads: int | None) -> _Integers:
-    """Return, for each item x, the farthest item y: it maximises the dot product of (−2x, 1) and (y, |y|²)."""
+    """Return, for each item x, the farthest item y: it maximises the dot product of (−2x, 1) and
+    (y, |y|²).
+    """
     asked = np.concatenate([-2 * rows_ND, np.ones((len(rows_ND), 1))], axis=1, dtype=np.float32)
     given = np.concatenate([rows_ND, square_N[:, None]], axis=1, dtype=np.float32)
     return knn(asked, given, 1, similarity="dot", threads=threads)[1][:, 0]
@@ -361,7 +386,9 @@ def evaluate_reranked(
     k2: int = 6,
     weight: float = 0.3,
 ) -> Evaluation:
-    """Measure the metrics of `evaluate` on the rankings of `rerank`, which must be by cosine or Euclidean distance."""
+    """Measure the metrics of `evaluate` on the rankings of `rerank`, which must be by cosine or
+    Euclidean distance.
+    """
     similarity: Any = arguments.one_of(options.similarity, "similarity", _DISTANCES)
     sides = arguments.to_sides(embeddings, gallery, similarity, ("embeddings", "gallery"))
     matching = Matching(labels, gallery_labels, None if gallery is None else len(sides.items))
@@ -390,7 +417,8 @@ def evaluate_reranked(
         assert isinstance(labels, Relevance)
         relation = Relation(offsets=labels.offsets, items=labels.items, grades=labels.grades)
     columns = _native.compute_metrics(
-        relation, offsets=offsets, keys=key_P, indices=item_P, counts=count_M, metrics=options.metrics, ties="index",
+        relation, offsets=offsets, keys=key_P, indices=item_P, counts=count_M,
+        metrics=options.metrics, ties="index",
         threads=options.threads, zero_unmatched=options.zero_unmatched,
     )  # fmt: skip
     return to_evaluation(columns, options, len(matches_Q), n_items, None)
@@ -399,7 +427,8 @@ def evaluate_reranked(
 def _count(
     encoding: Encoding, matching: Matching, matches_Q: _Integers, rows: range, k: int, n_items: int
 ) -> tuple[_Floats, npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Return the matches' keys and items, and how many non-matches lie between matches, for the core.
+    """Return the matches' keys and items, and how many non-matches lie between matches, for the
+    core.
 
     Matches that aren't listed follow all other items.
     """

@@ -35,7 +35,8 @@ from dml_eval_rs.peers import Peers, check_alike
 LabelsLike = npt.ArrayLike | Labels
 Matches = npt.ArrayLike | Labels | Relevance
 Level = TypeVar("Level", bound=Hashable)
-# For each metric, the name, the per-query values and the mean; then the number of unmatched queries.
+# For each metric, the name, the per-query values and the mean; then the number of unmatched
+# queries.
 Columns = tuple[list[tuple[str, npt.NDArray[np.float64], float]], int]
 
 _NAMES = ("embeddings", "gallery")
@@ -131,49 +132,58 @@ def evaluate(
     progress: Progress | None = None,
     peers: Peers | None = None,
 ) -> Evaluation:
-    """Measure retrieval metrics exactly, per query and on average, and optionally how well clusters agree with labels.
+    """Measure retrieval metrics exactly, per query and on average, and optionally how well clusters
+    agree with labels.
 
-    The rank of a match is 1 + the number of gallery items ranked higher. For how metrics are computed from ranks, see
-    docs/reference/metrics.md in the repository. Comparisons have the result of float64 arithmetic in a documented
-    order. They do not depend on the machine or the number of threads.
+    The rank of a match is 1 + the number of gallery items ranked higher. For how metrics are
+    computed from ranks, see docs/reference/metrics.md in the repository. Comparisons have the
+    result of float64 arithmetic in a documented order. They do not depend on the machine or the
+    number of threads.
 
     Args:
-        embeddings: (Q, D) float16, float32 or float64, finite, or if ``similarity="hamming"`` (Q, W) uint8 codes of up
-            to 65,536 bits, see `binarize`. Rows need not be contiguous, normalised or in memory (use `load_array`).
-            int8 or, if another similarity is given, uint8 vectors, tensors, columns and blocks can also be used, see
+        embeddings: (Q, D) float16, float32 or float64, finite, or if ``similarity="hamming"`` (Q,
+            W) uint8 codes of up to 65,536 bits, see `binarize`. Rows need not be contiguous,
+            normalised or in memory (use `load_array`). int8 or, if another similarity is given,
+            uint8 vectors, tensors, columns and blocks can also be used, see
             docs/reference/arrays.md.
-        labels: (Q,) integers of any width, booleans or strings. An item matches a query if the labels are equal.
-            Use `Labels` if items have groups or should be excluded, and `Relevance` to list the matches per query.
-        gallery: (G, D) or (G, W). By default, queries search the other queries. When a gallery is given, use
-            `exclude` if items should be excluded.
-        gallery_labels: (G,), of the same kind as `labels`, or `Labels`. Must be given if and only if `gallery`
-            is given, but not with a `Relevance`.
-        metrics: names: ``recall@K``, ``precision@K``, ``r_precision``, ``map@r``, ``mrr``, ``mrr@K``, ``map`` and
-            ``map@K`` (average precision), ``ndcg@K``, ``ir_recall@K``, ``minp``, and for k-means clusters of all items
-            ``nmi``, ``nmi_min``, ``nmi_geometric``, ``nmi_max``, ``ami``, ``ari``. K can exceed the gallery's size.
-        similarity: ``"cosine"`` (default), ``"dot"``, ``"euclidean"`` (nearest is most similar), or ``"hamming"``.
-        ties: how to order equally similar items. Default ``"index"``: lower index first; ``"optimistic"``: matches
-            first; ``"pessimistic"``: non-matches first; ``"expected"``: take the mean of a metric over all orders of
-            tied items. Note that codes often tie.
-        unmatched: by default ``"skip"`` queries without a match (set values to NaN, and exclude NaN from means), or
-            count these queries as ``"zero"``.
-        exclude: (Q,) gallery index that should not be ranked, per query, usually the query itself, or -1 for none.
+        labels: (Q,) integers of any width, booleans or strings. An item matches a query if the
+            labels are equal. Use `Labels` if items have groups or should be excluded, and
+            `Relevance` to list the matches per query.
+        gallery: (G, D) or (G, W). By default, queries search the other queries. When a gallery is
+            given, use `exclude` if items should be excluded.
+        gallery_labels: (G,), of the same kind as `labels`, or `Labels`. Must be given if and only
+            if `gallery` is given, but not with a `Relevance`.
+        metrics: names: ``recall@K``, ``precision@K``, ``r_precision``, ``map@r``, ``mrr``,
+            ``mrr@K``, ``map`` and ``map@K`` (average precision), ``ndcg@K``, ``ir_recall@K``,
+            ``minp``, and for k-means clusters of all items ``nmi``, ``nmi_min``, ``nmi_geometric``,
+            ``nmi_max``, ``ami``, ``ari``. K can exceed the gallery's size.
+        similarity: ``"cosine"`` (default), ``"dot"``, ``"euclidean"`` (nearest is most similar), or
+            ``"hamming"``.
+        ties: how to order equally similar items. Default ``"index"``: lower index first;
+            ``"optimistic"``: matches first; ``"pessimistic"``: non-matches first; ``"expected"``:
+            take the mean of a metric over all orders of tied items. Note that codes often tie.
+        unmatched: by default ``"skip"`` queries without a match (set values to NaN, and exclude NaN
+            from means), or count these queries as ``"zero"``.
+        exclude: (Q,) gallery index that should not be ranked, per query, usually the query itself,
+            or -1 for none.
         n_clusters: number of clusters. Default: the number of distinct labels.
         seed: seed for the clustering, 0 (default) to 2**64 - 1.
         threads: number of threads. Default: `RAYON_NUM_THREADS`, or all available cores.
-        progress: called as ``progress(done, total)``, in compared pairs, a few times per second. The total grows when
-            clustering begins.
-        peers: processes that share the work. All must pass identical arrays, and get the result of a single process.
+        progress: called as ``progress(done, total)``, in compared pairs, a few times per second.
+            The total grows when clustering begins.
+        peers: processes that share the work. All must pass identical arrays, and get the result of
+            a single process.
 
     Returns:
-        A mapping from metrics to means, in the requested order. Unmatched queries are excluded from means, or count as
-        0 if ``unmatched="zero"``.
+        A mapping from metrics to means, in the requested order. Unmatched queries are excluded from
+        means, or count as 0 if ``unmatched="zero"``.
 
     Raises:
-        TypeError: if an array is of the wrong dtype, such as integers for embeddings or floats for labels.
-        ValueError: if shapes do not match or are empty, a number is not finite (the message names the first such row),
-            the similarity is cosine but a row is all zeros, a metric is unknown, an argument is out of range, no query
-            has a match, or the peers' arrays differ.
+        TypeError: if an array is of the wrong dtype, such as integers for embeddings or floats for
+            labels.
+        ValueError: if shapes do not match or are empty, a number is not finite (the message names
+            the first such row), the similarity is cosine but a row is all zeros, a metric is
+            unknown, an argument is out of range, no query has a match, or the peers' arrays differ.
         KeyboardInterrupt: if Ctrl-C is pressed, within a second.
 
     Example:
@@ -200,21 +210,24 @@ def evaluate_levels(
     gallery_labels: Mapping[Level, LabelsLike] | None = None,
     **options: Unpack[Options],
 ) -> dict[Level, Evaluation]:
-    """Measure metrics for different levels of labels, such as species and genus; return level → evaluation.
+    """Measure metrics for different levels of labels, such as species and genus; return level →
+    evaluation.
 
-    The results equal separate calls, bit by bit: ``evaluate_levels(x, labels)[name] == evaluate(x, labels[name])``. Use
-    this function to save time, unless classes are very large; for timings see docs/reference/metrics.md in the
-    repository. Levels need not be nested.
+    The results equal separate calls, bit by bit: ``evaluate_levels(x, labels)[name] == evaluate(x,
+    labels[name])``. Use this function to save time, unless classes are very large; for timings see
+    docs/reference/metrics.md in the repository. Levels need not be nested.
 
     Args:
         embeddings, gallery: see `evaluate`.
-        labels: level → (Q,) labels, or `Labels` without junk; for a (Q, L) array use ``dict(enumerate(array.T))``.
-        gallery_labels: level → (G,) labels, for the same levels. Must be given if and only if `gallery` is given.
+        labels: level → (Q,) labels, or `Labels` without junk; for a (Q, L) array use
+            ``dict(enumerate(array.T))``.
+        gallery_labels: level → (G,) labels, for the same levels. Must be given if and only if
+            `gallery` is given.
         options: options of `evaluate`, with only retrieval metrics.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, naming the level, or if levels are not given, or
-            `gallery_labels` and `labels` contain different levels.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, naming the level, or if levels are
+            not given, or `gallery_labels` and `labels` contain different levels.
     """
     checked = check_options(**options)
     _check_levels(labels, gallery_labels)
@@ -249,8 +262,9 @@ def evaluate_ties(
 ) -> dict[Ties, Evaluation]:
     """Measure metrics under different rules for ties, in the given order; return rule → evaluation.
 
-    The results equal separate calls, bit by bit: ``evaluate_ties(x, y)[rule] == evaluate(x, y, ties=rule)``. Use
-    ``"optimistic"`` and ``"pessimistic"`` to bound metrics over all orders of tied items, but not nDCG with grades,
+    The results equal separate calls, bit by bit:
+    ``evaluate_ties(x, y)[rule] == evaluate(x, y, ties=rule)``. Use ``"optimistic"`` and
+    ``"pessimistic"`` to bound metrics over all orders of tied items, but not nDCG with grades,
     which also depends on the order of tied matches.
 
     Args:
@@ -259,7 +273,8 @@ def evaluate_ties(
         options: options of `evaluate`, with only retrieval metrics.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if `ties` is a string or empty, or repeats a rule.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if `ties` is a string or empty,
+            or repeats a rule.
 
     Example:
         >>> import numpy as np
@@ -292,7 +307,9 @@ def measure(
     options: CheckedOptions,
     bits: int | None = None,
 ) -> list[Evaluation]:
-    """Measure metrics like `evaluate`, under the given rules for ties; codes use `bits` bits, by default 8 per byte."""
+    """Measure metrics like `evaluate`, under the given rules for ties; codes use `bits` bits, by
+    default 8 per byte.
+    """
     sides = arguments.to_sides(embeddings, gallery, options.similarity, _NAMES)
     relation = _relate(labels, gallery_labels, sides, options)
     if not options.clustering:
@@ -363,7 +380,9 @@ def to_evaluation(
     n_gallery: int,
     kept: npt.NDArray[np.uintp] | None,
 ) -> Evaluation:
-    """Build the result from the core's columns. If `kept` is given, queries that are not in it get NaN."""
+    """Build the result from the core's columns. If `kept` is given, queries that are not in it get
+    NaN.
+    """
     measured, n_unmatched = columns
     asked = [column for column in measured if column[0] in options.names]
     per_query = {name: values_Q for name, values_Q, _ in asked}
@@ -397,8 +416,8 @@ def _labelled_parts(
 def describe_no_match(n_queries: int) -> str:
     """Return the error message to be used when none of the queries has a match."""
     return (
-        f"none of the {n_queries} queries has a match in the gallery; expected a label that occurs twice, or in "
-        "queries and gallery, and in different groups if labels have groups"
+        f"none of the {n_queries} queries has a match in the gallery; expected a label that occurs "
+        "twice, or in queries and gallery, and in different groups if labels have groups"
     )
 
 
@@ -417,8 +436,8 @@ def _check_levels(labels: object, gallery_labels: object) -> None:
             continue
         if not isinstance(levels, Mapping):
             raise TypeError(
-                f"{name} is a {type(levels).__name__}; expected a mapping from level to labels, such as "
-                "{'superclass': ..., 'class': ...}"
+                f"{name} is a {type(levels).__name__}; expected a mapping from level to labels, "
+                "such as {'superclass': ..., 'class': ...}"
             )
         if not levels:
             raise ValueError(f"{name} is empty; expected at least one level")

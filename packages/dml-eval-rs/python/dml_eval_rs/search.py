@@ -1,6 +1,8 @@
-"""Exact search for embeddings and binary codes: neighbours, ranges, pairs, votes, hard negatives, recall of an index.
+"""Exact search for embeddings and binary codes: neighbours, ranges, pairs, votes, hard negatives,
+recall of an index.
 
-Shapes: `Q` queries, `G` gallery, `N` items, `D` dim, `W` bytes per code, `K` neighbours, `M` results in total.
+Shapes: `Q` queries, `G` gallery, `N` items, `D` dim, `W` bytes per code, `K` neighbours, `M`
+results in total.
 """
 
 from __future__ import annotations
@@ -40,26 +42,30 @@ def knn(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Find the k nearest gallery items per query, exactly; equally near items are sorted by index.
 
-    Similarities are compared in float64, see docs/reference/metrics.md: cosine q·g / (|q||g|), dot q·g, euclidean
-    −|q − g|², and hamming, the number of differing bits, lowest first.
+    Similarities are compared in float64, see docs/reference/metrics.md: cosine q·g / (|q||g|), dot
+    q·g, euclidean −|q − g|², and hamming, the number of differing bits, lowest first.
 
     Args:
-        queries: (Q, D) or (Q, W), see the embeddings of `evaluate`. Q can be 0 if there is a gallery.
+        queries: (Q, D) or (Q, W), see the embeddings of `evaluate`. Q can be 0 if there is a
+            gallery.
         gallery: (G, D) or (G, W). Use None to search the queries.
         k: 1 to G, or to G − 1 if an item is excluded for any query.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` or ``"hamming"``.
-        exclude_self: whether query i excludes gallery item i. If True, the gallery must have Q rows.
+        exclude_self: whether query i excludes gallery item i. If True, the gallery must have Q
+            rows.
         exclude: (Q,) gallery index that should be excluded per query, or -1 for none.
-        allowed: the gallery items that can be found, by default all: (G,) booleans for all queries; a tuple of two
-            `Labels`, of the queries and of the gallery, to find items with the query's label; or lists per query, a
-            tuple ``(offsets, indices)`` of shapes (Q + 1,) and (M,), or a `Relevance`. If items can have more than one
-            label, use `relevance_from_labels`.
+        allowed: the gallery items that can be found, by default all: (G,) booleans for all queries;
+            a tuple of two `Labels`, of the queries and of the gallery, to find items with the
+            query's label; or lists per query, a tuple ``(offsets, indices)`` of shapes (Q + 1,) and
+            (M,), or a `Relevance`. If items can have more than one label, use
+            `relevance_from_labels`.
         threads, progress: see `evaluate`.
 
     Returns:
-        Similarities (Q, K) float32, highest first (negative squared distances for ``"euclidean"``), or, for
-        ``"hamming"``, distances (Q, K) int32, lowest first; and indices (Q, K) int64. When fewer than k items are
-        allowed, rows will end with index -1 and the worst score: -inf, or for distances 2**31 - 1.
+        Similarities (Q, K) float32, highest first (negative squared distances for ``"euclidean"``),
+        or, for ``"hamming"``, distances (Q, K) int32, lowest first; and indices (Q, K) int64. When
+        fewer than k items are allowed, rows will end with index -1 and the worst score: -inf, or
+        for distances 2**31 - 1.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if k is out of range.
@@ -102,23 +108,28 @@ def range_search(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Find all gallery items with a similarity that reaches a threshold, exactly, sorted like `knn`.
+    """Find all gallery items with a similarity that reaches a threshold, exactly, sorted like
+    `knn`.
 
-    If ``similarity="hamming"``, find all codes up to the threshold's distance; if ``"euclidean"``, use a
-    negative squared distance as the threshold. Items are compared by the float64 scores of `verify`, which are
-    symmetric: query q finds item g if and only if g finds q (see docs/reference/verification.md).
+    If ``similarity="hamming"``, find all codes up to the threshold's distance; if ``"euclidean"``,
+    use a negative squared distance as the threshold. Items are compared by the float64 scores of
+    `verify`, which are symmetric: query q finds item g if and only if g finds q (see
+    docs/reference/verification.md).
 
     Args:
         queries, gallery, similarity, exclude_self, allowed, threads, progress: see `knn`.
-        threshold: a finite number, in the units of the similarities or distances that `knn` returns.
-        max_results: maximum number of results. Default: unlimited. A result takes 12 bytes, and 16 more for sorting.
+        threshold: a finite number, in the units of the similarities or distances that `knn`
+            returns.
+        max_results: maximum number of results. Default: unlimited. A result takes 12 bytes, and 16
+            more for sorting.
 
     Returns:
-        Offsets (Q + 1,) int64, indices (M,) int64, and similarities (M,) float32 or distances (M,) int32: query i finds
-        the gallery items ``indices[offsets[i]:offsets[i + 1]]``.
+        Offsets (Q + 1,) int64, indices (M,) int64, and similarities (M,) float32 or distances (M,)
+        int32: query i finds the gallery items ``indices[offsets[i]:offsets[i + 1]]``.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if there are more than `max_results` results.
+        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if there are more than `max_results`
+            results.
 
     Example:
         >>> import numpy as np
@@ -157,8 +168,9 @@ def top_pairs(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Find the n most similar of all pairs of rows, exactly, for example to find duplicates.
 
-    Pairs i < j are compared by the float64 scores of `verify`, see docs/reference/verification.md; pairs with equal
-    scores are sorted by i, then by j. Memory grows with n, but not with the number of pairs.
+    Pairs i < j are compared by the float64 scores of `verify`, see docs/reference/verification.md;
+    pairs with equal scores are sorted by i, then by j. Memory grows with n, but not with the number
+    of pairs.
 
     Args:
         embeddings: (N, D) floats or (N, W) codes, see `knn`.
@@ -166,7 +178,8 @@ def top_pairs(
         similarity, threads, progress: see `knn`.
 
     Returns:
-        Similarities (n,) float32, highest first, or distances (n,) int32, lowest first; and pairs (n, 2) int64.
+        Similarities (n,) float32, highest first, or distances (n,) int32, lowest first; and pairs
+        (n, 2) int64.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `knn`, or if n is out of range.
@@ -205,11 +218,12 @@ def knn_classify(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> dict[int, npt.NDArray[Any]]:
-    """Classify queries by a weighted vote of the k nearest items, as in the evaluation of DINO and DINOv2.
+    """Classify queries by a weighted vote of the k nearest items, as in the evaluation of DINO and
+    DINOv2.
 
-    label(q) = argmax_y Σ over the k nearest items i with label y of exp(cos(q, i)/temperature) (Wu et al. 2018,
-    section 3.4; Oquab et al. 2023, DINOv2). If labels tie, the least wins. A table of queries times classes is not
-    needed.
+    label(q) = argmax_y Σ over the k nearest items i with label y of exp(cos(q, i)/temperature) (Wu
+    et al. 2018, section 3.4; Oquab et al. 2023, DINOv2). If labels tie, the least wins. A table of
+    queries times classes is not needed.
 
     Args:
         embeddings: (N, D) the items with known labels, see `knn`.
@@ -259,7 +273,9 @@ def knn_classify(
 def _vote(
     code_QK: npt.NDArray[Any], weight_QK: npt.NDArray[np.float64], classes: int
 ) -> npt.NDArray[np.int64]:
-    """Return the class with the largest sum of weights per query. If classes tie, return the least."""
+    """Return the class with the largest sum of weights per query. If classes tie, return the
+    least.
+    """
     ballot_QK = code_QK + classes * np.arange(len(code_QK))[:, None]
     ballot_B, vote_QK = np.unique(ballot_QK, return_inverse=True)
     sum_B = np.bincount(vote_QK.reshape(-1), weight_QK.reshape(-1))
@@ -286,30 +302,36 @@ def hard_negatives(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Find the k nearest items with different labels for each item, exactly, sorted like `knn`.
 
-    If `below` is given, negative n of item a is only used if s(a, n) < r(a) − margin, where r(a) is the similarity to
-    the hardest positive, min over p of s(a, p), or to the easiest, the max. Use ``"hardest"`` to find semi-hard
-    negatives (Schroff et al. 2015, FaceNet, Eq. 4), which are less similar to a than any positive. Use a margin to skip
-    items that are near because the label is wrong (Moreira et al. 2024, NV-Retriever, TopK-MarginPos), or a relative
-    margin, s(a, n) < relative_margin · r(a) (TopK-PercPos). s is the float64 score of `verify`, see
+    If `below` is given, negative n of item a is only used if s(a, n) < r(a) − margin, where r(a) is
+    the similarity to the hardest positive, min over p of s(a, p), or to the easiest, the max. Use
+    ``"hardest"`` to find semi-hard negatives (Schroff et al. 2015, FaceNet, Eq. 4), which are less
+    similar to a than any positive. Use a margin to skip items that are near because the label is
+    wrong (Moreira et al. 2024, NV-Retriever, TopK-MarginPos), or a relative margin, s(a, n) <
+    relative_margin · r(a) (TopK-PercPos). s is the float64 score of `verify`, see
     docs/reference/verification.md; for codes, minus the distance.
 
     Args:
         embeddings: (N, D) floats or (N, W) codes, see `knn`.
-        labels: (N,) integers of any width, booleans or strings; at least two labels must differ, unless there is a
-            gallery. To list the positives per item, for example the relevant passages of a question, use a `Relevance`.
+        labels: (N,) integers of any width, booleans or strings; at least two labels must differ,
+            unless there is a gallery. To list the positives per item, for example the relevant
+            passages of a question, use a `Relevance`.
         k: 1 to N − 1, or with a gallery, to G.
-        gallery: (G, D) or (G, W), the items to find, such as a corpus. By default, search the embeddings;
-            items don't find themselves.
+        gallery: (G, D) or (G, W), the items to find, such as a corpus. By default, search the
+            embeddings; items don't find themselves.
         gallery_labels: (G,) the labels of the gallery, unless `labels` is a `Relevance`.
         allowed: the items that can be found, see `knn`; positives need not be among these.
-        below: ``"hardest"``, ``"easiest"``, or None to use all negatives, as for an item that does not have a positive.
-        margin: at least 0 (the default), in the units of the similarities or distances; needs `below`.
-        relative_margin: above 0, at most 1, for example 0.95; needs `below`, and ``"cosine"`` or ``"dot"``.
+        below: ``"hardest"``, ``"easiest"``, or None to use all negatives, as for an item that does
+            not have a positive.
+        margin: at least 0 (the default), in the units of the similarities or distances; needs
+            `below`.
+        relative_margin: above 0, at most 1, for example 0.95; needs `below`, and ``"cosine"`` or
+            ``"dot"``.
         similarity, threads: see `knn`.
 
     Returns:
-        Similarities (N, K) float32, highest first, or distances (N, K) int32, lowest first; and indices (N, K) int64.
-        When negatives are fewer than k, rows will end with NaN, or a distance of -1, and index -1.
+        Similarities (N, K) float32, highest first, or distances (N, K) int32, lowest first; and
+        indices (N, K) int64. When negatives are fewer than k, rows will end with NaN, or a distance
+        of -1, and index -1.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `knn`, or if all labels are equal.
@@ -375,11 +397,13 @@ def _check_bound(
     if relative_margin is not None:
         if not 0 < factor <= 1 or margin:
             raise ValueError(
-                f"relative_margin is {factor}, margin {margin}; expected above 0, at most 1, and no margin"
+                f"relative_margin is {factor}, margin {margin}; expected above 0, at most 1, and "
+                "no margin"
             )
         if similarity not in ("cosine", "dot"):
             raise ValueError(
-                f"relative_margin is given for {similarity!r}; expected 'cosine' or 'dot', or a margin"
+                f"relative_margin is given for {similarity!r}; expected 'cosine' or 'dot', or a "
+                "margin"
             )
     if below is not None:
         arguments.one_of(below, "below", ("hardest", "easiest"))
@@ -393,7 +417,8 @@ class IndexRecall(Tabular):
     Attributes:
         k: the number of neighbours.
         recall: the mean of `per_query`.
-        per_query: (Q,) float64, how many of the first k found items are as near as the k-th nearest, over k.
+        per_query: (Q,) float64, how many of the first k found items are as near as the k-th
+            nearest, over k.
     """
 
     k: int
@@ -403,7 +428,9 @@ class IndexRecall(Tabular):
     def confidence_interval(
         self, level: float = 0.95, seed: int = 0, *, by: npt.ArrayLike | None = None
     ) -> Interval:
-        """Return the bootstrap confidence interval of the mean, see `Evaluation.confidence_interval`."""
+        """Return the bootstrap confidence interval of the mean, see
+        `Evaluation.confidence_interval`.
+        """
         return interval_of(self.per_query, by, level, seed)
 
     def to_dict(self) -> dict[str, Any]:
@@ -428,21 +455,25 @@ def index_recall(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> IndexRecall:
-    """Measure the recall of an approximate index compared with exact search; tied items are correct.
+    """Measure the recall of an approximate index compared with exact search; tied items are
+    correct.
 
-    recall = #{i in the first k found : key(i) ≥ key of the k-th nearest item} / k, where keys are the float64 numbers
-    used by `knn`, see docs/reference/metrics.md. An item that ties with the k-th nearest is correct even when `knn`
-    does not return this item. If a query is only `allowed` to find n < k items, the recall is the share of these n, or
-    NaN if n is 0; the mean excludes NaN. Found items that are not allowed are wrong.
+    recall = #{i in the first k found : key(i) ≥ key of the k-th nearest item} / k, where keys are
+    the float64 numbers used by `knn`, see docs/reference/metrics.md. An item that ties with the
+    k-th nearest is correct even when `knn` does not return this item. If a query is only `allowed`
+    to find n < k items, the recall is the share of these n, or NaN if n is 0; the mean excludes
+    NaN. Found items that are not allowed are wrong.
 
     Args:
-        found: (Q, k or more) integers: gallery indices in the index's order, or −1 if fewer were found. Only the first
-            k are used, and −1 counts as a miss unless fewer items are allowed. If `exclude_self`, the query itself is
-            skipped, so you should request k + 1 items.
+        found: (Q, k or more) integers: gallery indices in the index's order, or −1 if fewer were
+            found. Only the first k are used, and −1 counts as a miss unless fewer items are
+            allowed. If `exclude_self`, the query itself is skipped, so you should request k + 1
+            items.
         queries, gallery, k, similarity, exclude_self, allowed, threads, progress: see `knn`.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if an index is repeated in a row or not in the gallery.
+        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if an index is repeated in a row or
+            not in the gallery.
 
     Example:
         >>> import numpy as np
@@ -481,7 +512,9 @@ def index_recall(
 
 
 def mean_of(per_query_Q: npt.NDArray[np.float64]) -> float:
-    """Return the mean without NaN, added in the order of the queries like in the core; NaN if all are NaN."""
+    """Return the mean without NaN, added in the order of the queries like in the core; NaN if all
+    are NaN.
+    """
     known = per_query_Q[~np.isnan(per_query_Q)]
     return float(known.cumsum()[-1] / len(known)) if len(known) else math.nan
 
@@ -502,10 +535,12 @@ def check_found(found: object, queries: int, k: int) -> npt.NDArray[np.int64]:
 
 
 def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.uint8]:
-    """Binarize embeddings to (n, ceil(D / 8)) uint8 codes: a bit per number, set if the number exceeds the threshold.
+    """Binarize embeddings to (n, ceil(D / 8)) uint8 codes: a bit per number, set if the number
+    exceeds the threshold.
 
-    bit_d = [x_d > threshold], packed most significant bit first, like `numpy.packbits`; the last byte is padded with
-    zeros. Zhai and Wu, "Making Classification Competitive for Deep Metric Learning" (2019), section 3.4, use 0.
+    bit_d = [x_d > threshold], packed most significant bit first, like `numpy.packbits`; the last
+    byte is padded with zeros. Zhai and Wu, "Making Classification Competitive for Deep Metric
+    Learning" (2019), section 3.4, use 0.
 
     Args:
         embeddings: (n, D) float16, float32 or float64, finite; n can be 0.
@@ -537,7 +572,9 @@ def _check_search(
     may_be_empty: bool = True,
     divides: bool = True,
 ) -> tuple[int, int, list[Part]]:
-    """Check the arguments that searches share; return the number of queries, k, and parts to search."""
+    """Check the arguments that searches share; return the number of queries, k, and parts to
+    search.
+    """
     sides = arguments.to_sides(queries, gallery, similarity, may_be_empty=may_be_empty)
     n_queries, n_items = len(sides.queries), len(sides.items)
     k, own_Q, _ = check_neighbours(k, exclude, exclude_self, n_queries, n_items)
@@ -569,7 +606,9 @@ def reported_dtype(similarity: str) -> type[np.int32] | type[np.float32]:
 def check_neighbours(
     k: int, exclude: npt.ArrayLike | None, exclude_self: bool, queries: int, items: int
 ) -> tuple[int, npt.NDArray[np.int64] | None, bool]:
-    """Check k and the items to exclude; return k, checked `exclude`, and whether any item is excluded."""
+    """Check k and the items to exclude; return k, checked `exclude`, and whether any item is
+    excluded.
+    """
     if exclude_self and exclude is not None:
         raise ValueError("exclude_self and exclude are both given; expected only one")
     if exclude_self and queries != items:

@@ -59,6 +59,8 @@ def ami(a: Sequence[int], b: Sequence[int]) -> float:
 
 
 def nearest_centroid(x: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Return the rows' nearest centroids, using float64 differences; if equally near, the lowest index is used."""
+    """Return the rows' nearest centroids, using float64 differences; if equally near, the lowest
+    index is used.
+    """
     x, centroids = x.astype(np.float64), centroids.astype(np.float64)
     return np.array([((row - centroids) ** 2).sum(axis=1).argmin() for row in x])

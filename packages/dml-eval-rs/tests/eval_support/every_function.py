@@ -19,7 +19,8 @@ def calls_of(
     """Return calls with these arrays, by the function's name.
 
     Args:
-        x, codes, labels: embeddings, binary codes and labels in the container to test; each call uses one or more.
+        x, codes, labels: embeddings, binary codes and labels in the container to test; each call
+            uses one or more.
         rows, row_codes, ids: numpy arrays with these numbers, used for the other arguments.
     """
     n = len(ids)
@@ -35,10 +36,13 @@ def calls_of(
         "compare": lambda: ours.compare({"a": measured, "b": measured}, by=labels),
         "concatenate_blocks": lambda: ours.concatenate_blocks([rows, x]),
         "evaluate": lambda: ours.evaluate(rows, labels),
-        "evaluate with a gallery and clusters": lambda: ours.evaluate(x, ids, rows, ids, metrics=METRICS),
+        "evaluate with a gallery and clusters": lambda: ours.evaluate(x, ids, rows, ids,
+            metrics=METRICS),
         "evaluate of codes": lambda: ours.evaluate(codes, ids, metrics=METRICS, **CODE),
-        "evaluate with lists": lambda: ours.evaluate(x, ours.relevance_from_labels(sets), metrics=METRICS[:2]),
-        "evaluate with groups and junk": lambda: ours.evaluate(x, ours.Labels(ids, np.arange(n), junk=1)),
+        "evaluate with lists": lambda: ours.evaluate(x, ours.relevance_from_labels(sets),
+            metrics=METRICS[:2]),
+        "evaluate with groups and junk": lambda: ours.evaluate(x,
+            ours.Labels(ids, np.arange(n), junk=1)),
         "evaluate_levels": lambda: ours.evaluate_levels(x, {"class": ids, "superclass": ids // 5}),
         "evaluate_shards": lambda: ours.evaluate_shards([x], ids),
         "evaluate_ties": lambda: ours.evaluate_ties(x, ids),
@@ -49,11 +53,13 @@ def calls_of(
         ),
         "hard_negatives of codes": lambda: ours.hard_negatives(codes, ids, 2, **CODE),
         "index_recall": lambda: ours.index_recall(labels[:, None], rows, rows, 1),
-        "index_recall of codes": lambda: ours.index_recall(ids[:, None], codes, row_codes, 1, **CODE),
+        "index_recall of codes": lambda: ours.index_recall(ids[:, None], codes, row_codes, 1,
+            **CODE),
         "kmeans": lambda: ours.kmeans(x, 2),
         "knn": lambda: ours.knn(rows, x, 5),
         "knn of codes": lambda: ours.knn(codes, None, 5, **CODE),
-        "knn in allowed items": lambda: ours.knn(x, rows, 5, allowed=(ours.Labels(labels), ours.Labels(ids))),
+        "knn in allowed items": lambda: ours.knn(x, rows, 5,
+            allowed=(ours.Labels(labels), ours.Labels(ids))),
         "knn_classify": lambda: ours.knn_classify(x, labels, rows, 3),
         "knn_shards": lambda: ours.knn_shards([rows], [x], 5),
         "nmi": lambda: ours.nmi(labels, ids // 3),

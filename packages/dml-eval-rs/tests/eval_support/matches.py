@@ -1,4 +1,6 @@
-"""Calls of the evaluator with the slow reference's arguments, converted to `Labels` or a `Relevance`."""
+"""Calls of the evaluator with the slow reference's arguments, converted to `Labels` or a
+`Relevance`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def listed(lists: Iterable[Iterable[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def relevance(matches: Sequence[Mapping[int, float]], ignored: Any = None) -> Relevance:
-    """List the matches of queries in the order of the mappings; use grades if any grade is not 1."""
+    """List the matches of queries in the order of the mappings; use grades if any grade is not
+    1.
+    """
     grades = [grade for of_query in matches for grade in of_query.values()]
     is_graded = any(grade != 1 for grade in grades)
     return Relevance(*listed(matches), grades if is_graded else None, ignored=ignored)

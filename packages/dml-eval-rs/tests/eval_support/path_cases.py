@@ -29,7 +29,9 @@ Lists = list[set[int]]
 
 @dataclass(frozen=True)
 class Case:
-    """A call, the expected result, and a function that describes how both differ, or returns None."""
+    """A call, the expected result, and a function that describes how both differ, or returns
+    None.
+    """
 
     call: Callable[[], Any]
     expected: Any
@@ -86,7 +88,9 @@ class Data:
         self.item_labels = labels if self.gallery_labels is None else self.gallery_labels
 
     def near(self, others: bool, most: int) -> Lists:
-        """Choose, per query, near items (if `others`, only items with other labels) and two random items."""
+        """Choose, per query, near items (if `others`, only items with other labels) and two random
+        items.
+        """
         lists = []
         for q, query in enumerate(self.queries):
             keys = np.array(reference.keys_of(query, self.items, self.similarity))
@@ -356,7 +360,9 @@ class Searched(Option):
         return Case(call, expected, _differ)
 
     def _kmeans(self, data: Data, own: np.ndarray, options: Any) -> Case:
-        """Cluster until centroids do not move, so that rows must be in the cluster of the nearest centroid."""
+        """Cluster until centroids do not move, so that rows must be in the cluster of the nearest
+        centroid.
+        """
         expected = ours.kmeans(data.queries, 6, seed=1)
         labels = reference.nearest(data.queries, expected.centroids, 1, "euclidean", False)[1]
         assert expected.labels.tolist() == [label for (label,) in labels]
@@ -419,7 +425,9 @@ class Verified(Option):
     how: str = "once"
 
     def case(self, n: int, seed: int) -> Case:
-        """Verify n rows with and without the AUC, because the AUC changes the traversals that find thresholds."""
+        """Verify n rows with and without the AUC, because the AUC changes the traversals that find
+        thresholds.
+        """
         data = Data(self.kind, self.similarity, self.dtype, n, seed, self.gallery, False)
         names = ["tar@far=0.5", "tar@far=0.1", "tar@far=0.01", "eer", "auc"]
         groups = gallery_groups = None
@@ -490,7 +498,9 @@ VERIFICATIONS: dict[str, Verified] = {
 
 
 def varied(option: Any, choose: Callable[[Any], Any]) -> Any:
-    """Return the option with other data, similarity and dtype, or unchanged if it measures codes."""
+    """Return the option with other data, similarity and dtype, or unchanged if it measures
+    codes.
+    """
     if option.similarity == "hamming":
         return option
     takes_bytes = isinstance(option, Searched) and option.how != "kmeans"

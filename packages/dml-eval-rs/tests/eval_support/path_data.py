@@ -1,4 +1,6 @@
-"""Small data that is pruned like large data, and settings that use large data's paths on small data."""
+"""Small data that is pruned like large data, and settings that use large data's paths on small
+data.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ import numpy as np
 import dml_eval_rs._native as _native
 
 NEVER = 2**40
-# With these sizes, 100 to 150 rows of 24 numbers use multiple tasks and blocks, tables, prefixes and abridged rows.
+# With these sizes, 100 to 150 rows of 24 numbers use multiple tasks and blocks, tables, prefixes
+# and abridged rows.
 _TASKS = {"task_row_panels": 2, "task_column_panels": 1}
 _ALONG = {"directions": 16, "abridged_words": NEVER, **_TASKS}
 _SKIPPING = {"directions": 16, "abridged_words": 4, **_TASKS}
@@ -89,15 +92,20 @@ VERIFICATION_WAYS: dict[str, dict[str, int]] = {
 
 # Sizes are small, medium, or the default.
 SIZES: dict[str, list[int | None]] = {
-    "block_bytes": [1, 3000, None], "task_row_panels": [1, 3, None], "task_column_panels": [1, 2, None],
-    "directions": [0, 1, 2, 9, 16, 24], "abridged_words": [2, 4, 7, None], "many_positives": [0, 3, NEVER],
+    "block_bytes": [1, 3000, None], "task_row_panels": [1, 3, None],
+    "task_column_panels": [1, 2, None],
+    "directions": [0, 1, 2, 9, 16, 24], "abridged_words": [2, 4, 7, None],
+    "many_positives": [0, 3, NEVER],
     "counted_brackets": [1, 3, None], "pairs_per_open_key": [0, 30, NEVER],
     "count_bytes": [1, 4000, None], "count_bytes_per_input_byte": [0], "class_table": [1, 3, None],
     "table_keys": [1, 60, None], "table_queries": [1, 7, None], "three_digits": [0, None],
     "radix_entries": [0, None],
-    "table_query_words": [1, 400, None], "table_item_words": [1, 400, None], "table_neighbours": [0, 3, NEVER],
-    "items_per_table_neighbour": [NEVER, None], "guessed_neighbours": [1, None], "guess_spacing": [1, 2, None],
-    "guess_percent": [0, 60, 10_000, None], "nearest_bytes": [1, None], "candidate_bytes": [1, 9000, None],
+    "table_query_words": [1, 400, None], "table_item_words": [1, 400, None],
+    "table_neighbours": [0, 3, NEVER],
+    "items_per_table_neighbour": [NEVER, None], "guessed_neighbours": [1, None],
+    "guess_spacing": [1, 2, None],
+    "guess_percent": [0, 60, 10_000, None], "nearest_bytes": [1, None],
+    "candidate_bytes": [1, 9000, None],
     "cell_items": [1, 32, None], "range_queries": [1, 9, None],
     "verify_sample": [1, 80, None], "verify_listed": [20, 60, None], "distance_table": [1, 9, None],
     "slot_part": [1, 30, None], "slot_list": [1, 100, None],
@@ -124,9 +132,10 @@ def rows_of(
 ) -> np.ndarray:
     """Make rows near the centres of classes.
 
-    Numbers decay along rows ("decaying", "offset" and "duplicates"), rows lie in a subspace except for a little noise
-    ("subspace"), are nearly equal within classes ("clusters"), or can't be pruned ("isotropic"). Two pairs of
-    "duplicates" have different labels, and other pairs differ by a single bit.
+    Numbers decay along rows ("decaying", "offset" and "duplicates"), rows lie in a subspace except
+    for a little noise ("subspace"), are nearly equal within classes ("clusters"), or can't be
+    pruned ("isotropic"). Two pairs of "duplicates" have different labels, and other pairs differ by
+    a single bit.
     """
     rng = np.random.default_rng(seed)
     n = len(labels)

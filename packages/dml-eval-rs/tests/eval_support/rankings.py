@@ -12,7 +12,9 @@ from dml_eval_rs import Evaluation, Relevance, evaluate
 
 
 def listed(grades: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return offsets, items and grades for all entries that are not 0 in a (queries, items) table."""
+    """Return offsets, items and grades for all entries that are not 0 in a (queries, items)
+    table.
+    """
     table = np.asarray(grades)
     query, item = np.nonzero(table)
     return np.searchsorted(query, np.arange(len(table) + 1)), item, table[query, item]

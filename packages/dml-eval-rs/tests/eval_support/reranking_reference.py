@@ -1,4 +1,6 @@
-"""Slow, dense re-ranking and query expansion, written from docs/reference/metrics.md; item by item, with sets."""
+"""Slow, dense re-ranking and query expansion, written from docs/reference/metrics.md; item by item,
+with sets.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ import numpy as np
 
 
 def stated_sum(terms: np.ndarray) -> np.ndarray:
-    """Sum rows in eight lanes and combine the lanes in the order given in docs/reference/metrics.md."""
+    """Sum rows in eight lanes and combine the lanes in the order given in
+    docs/reference/metrics.md.
+    """
     s = np.zeros((8, *terms.shape[:-1]))
     for i in range(terms.shape[-1]):
         s[i % 8] += terms[..., i]
@@ -42,7 +44,9 @@ def keys_of(query: np.ndarray, gallery: np.ndarray, similarity: str) -> list[flo
 
 
 def metric_of_order(name: str, gains: Sequence[float]) -> Fraction:
-    """Apply a metric's definition to a complete ranking, given as gains, which are 0 for items that do not match."""
+    """Apply a metric's definition to a complete ranking, given as gains, which are 0 for items that
+    do not match.
+    """
     of, _, suffix = name.partition("@")
     ranks = [i for i, gain in enumerate(gains, 1) if gain > 0]
     r = len(ranks)
@@ -74,7 +78,9 @@ def metric_of_order(name: str, gains: Sequence[float]) -> Fraction:
 def query_metrics(
     keys: Sequence[float], gains: Sequence[float], metrics: Sequence[str], ties: str, unmatched: str
 ) -> dict[str, float]:
-    """Measure a query. `keys` and `gains` must be in the gallery's order; excluded items should not be given."""
+    """Measure a query. `keys` and `gains` must be in the gallery's order; excluded items should not
+    be given.
+    """
     if not any(gains):
         return dict.fromkeys(metrics, 0.0 if unmatched == "zero" else math.nan)
     if ties == "expected":
@@ -134,8 +140,9 @@ def evaluate(
 ) -> dict[str, np.ndarray]:
     """Measure all queries.
 
-    Use `relevant` to give matches and grades by query instead of labels, `ignored` to list items to exclude from
-    the query's ranking, and `exclude` to exclude a single item. Junk is excluded everywhere; distractors never match.
+    Use `relevant` to give matches and grades by query instead of labels, `ignored` to list items to
+    exclude from the query's ranking, and `exclude` to exclude a single item. Junk is excluded
+    everywhere; distractors never match.
     """
     own = gallery is None
     gallery = embeddings if gallery is None else gallery

@@ -1,4 +1,6 @@
-"""Slow, obvious scores of pairs, written from docs/reference/verification.md; this does not use the package's code."""
+"""Slow, obvious scores of pairs, written from docs/reference/verification.md; this does not use the
+package's code.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rows that hypothesis draws: small integers, which tie exactly, in any dtype and layout; also codes."""
+"""Rows that hypothesis draws: small integers, which tie exactly, in any dtype and layout; also
+codes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from hypothesis import strategies as st
 
 @st.composite
 def small_rows(draw: st.DrawFn, dim: int, most: int = 9, similarity: str = "cosine") -> np.ndarray:
-    """Draw 2 to `most` rows of small integers, never all zeros; for "hamming", codes of `dim` bytes with a few bits."""
+    """Draw 2 to `most` rows of small integers, never all zeros; for "hamming", codes of `dim` bytes
+    with a few bits.
+    """
     if similarity == "hamming":
         code = st.lists(st.sampled_from([0, 1, 3, 129, 255]), min_size=dim, max_size=dim)
         return np.array(draw(st.lists(code, min_size=2, max_size=most)), np.uint8)
@@ -32,7 +36,9 @@ def integers(n: int, most: int, least: int = 0) -> st.SearchStrategy[np.ndarray]
 
 @st.composite
 def exclusions(draw: st.DrawFn, n: int, items: int, has_gallery: bool) -> dict[str, object]:
-    """Draw options for n queries: how unmatched queries count, and perhaps items to exclude or to ignore."""
+    """Draw options for n queries: how unmatched queries count, and perhaps items to exclude or to
+    ignore.
+    """
     options: dict[str, object] = {"unmatched": draw(st.sampled_from(["skip", "zero"]))}
     if has_gallery and draw(st.booleans()):
         options["exclude"] = draw(integers(n, items - 1, -1))

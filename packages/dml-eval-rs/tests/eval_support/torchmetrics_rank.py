@@ -12,7 +12,9 @@ from dml_eval_rs.adapters.torchmetrics import RetrievalMetric
 
 
 def measure(rank: int, store: str, data: str) -> list[dict[str, Any]]:
-    """Return this rank's values for a distributed sampler's items, and for halves of different sizes."""
+    """Return this rank's values for a distributed sampler's items, and for halves of different
+    sizes.
+    """
     x, labels, options = torch.load(data)
     dist.init_process_group(
         "gloo",

@@ -1,4 +1,6 @@
-"""Slow, obvious verification in rational arithmetic, written from docs/reference/verification.md."""
+"""Slow, obvious verification in rational arithmetic, written from
+docs/reference/verification.md.
+"""
 
 from __future__ import annotations
 
@@ -52,14 +54,18 @@ def corners(
 def tar_at(
     far: float, positives: Sequence[float], negatives: Sequence[float]
 ) -> tuple[float, float]:
-    """Return the largest TAR if the FAR must not exceed `far`, and the least threshold to reach it."""
+    """Return the largest TAR if the FAR must not exceed `far`, and the least threshold to reach
+    it.
+    """
     allowed = [(tar, t) for f, tar, t in corners(positives, negatives) if float(f) <= far]
     refused = [t for f, _, t in corners(positives, negatives) if float(f) > far]
     return float(max(tar for tar, _ in allowed)), math.nextafter(max(refused), math.inf)
 
 
 def equal_error_rate(positives: Sequence[float], negatives: Sequence[float]) -> tuple[float, float]:
-    """Find where a line between corners crosses TAR = 1 − FAR; return the FAR, and the second corner's threshold."""
+    """Find where a line between corners crosses TAR = 1 − FAR; return the FAR, and the second
+    corner's threshold.
+    """
     points = corners(positives, negatives)
     for (far, tar, _), (next_far, next_tar, threshold) in itertools.pairwise(points):
         if next_far + next_tar >= 1:
@@ -108,9 +114,11 @@ def resampled_curve(
     *,
     of_both: bool,
 ) -> list[tuple[float, float]]:
-    """Return FAR and TAR at (0, 0), all thresholds and (1, 1), when identities are drawn as often as the weights say.
+    """Return FAR and TAR at (0, 0), all thresholds and (1, 1), when identities are drawn as often
+    as the weights say.
 
-    A pair has its first identity's weight. If `of_both`, a pair of different identities has both weights' sum − 1.
+    A pair has its first identity's weight. If `of_both`, a pair of different identities has both
+    weights' sum − 1.
     """
     kinds: list[list[tuple[float, float]]] = [[], []]
     for a, b, s in pairs:

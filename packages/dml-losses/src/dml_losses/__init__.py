@@ -1,6 +1,8 @@
-"""Deep metric learning losses: a function of tensors per loss (`dml_losses.functional`), and a thin module around it.
+"""Deep metric learning losses: a function of tensors per loss (`dml_losses.functional`), and a thin
+module around it.
 
-Names are imported when they are first used, so that ``import dml_losses`` stays fast; see `__init__.pyi` for the list.
+Names are imported when they are first used, so that ``import dml_losses`` stays fast; see
+`__init__.pyi` for the list.
 """
 
 from importlib.metadata import version

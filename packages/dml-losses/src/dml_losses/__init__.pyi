@@ -1,4 +1,5 @@
-# The public names, and their modules. `__init__.py` reads this table, and imports a name when it is first used.
+# The public names, and their modules. `__init__.py` reads this table, and imports a name when it is
+# first used.
 from dml_losses.ada_face import AdaFace as AdaFace
 from dml_losses.arc_face import ArcFace as ArcFace
 from dml_losses.broad_face import BroadFace as BroadFace

@@ -17,21 +17,26 @@ from dml_losses.functional.classes import ClassWeights, class_inputs, takes_virt
 
 
 class AdaFace(torch.nn.Module):
-    """Softmax of scaled cosines, with margins that follow the embedding's length: `dml_losses.functional.ada_face`.
+    """Softmax of scaled cosines, with margins that follow the embedding's length:
+    `dml_losses.functional.ada_face`.
 
-    Use it if image quality varies. The network must not normalise its embeddings: if it does, the loss is CosFace.
+    Use it if image quality varies. The network must not normalise its embeddings: if it does, the
+    loss is CosFace.
 
-    μ and σ are moving averages of the mean and the standard deviation of the embeddings' lengths. In training mode,
-    each call first updates μ ← α·mean_b ‖x_b‖ + (1 − α)·μ, and σ likewise; a single embedding only updates μ.
+    μ and σ are moving averages of the mean and the standard deviation of the embeddings' lengths.
+    In training mode, each call first updates μ ← α·mean_b ‖x_b‖ + (1 − α)·μ, and σ likewise; a
+    single embedding only updates μ.
 
     Args:
         num_classes, embedding_dim: C and D, both at least 1.
         scale, margin, concentration: see `ada_face`.
-        momentum: α in [0, 1], the weight of the newest batch in μ and σ; default 0.01, as in the authors' code.
+        momentum: α in [0, 1], the weight of the newest batch in μ and σ; default 0.01, as in the
+            authors' code.
 
     Attributes:
         class_weights: (C, D), drawn uniformly from ±1/√D. Pass it to the optimizer.
-        norm_mean, norm_std: μ and σ, scalar buffers that start at 20 and 100, as in the authors' code.
+        norm_mean, norm_std: μ and σ, scalar buffers that start at 20 and 100, as in the authors'
+            code.
 
     Raises:
         TypeError, ValueError: if a parameter has the wrong type or is out of range.
@@ -65,7 +70,9 @@ class AdaFace(torch.nn.Module):
         labels: torch.Tensor,
         class_weights: ClassWeights | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); in training, update μ and σ first."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); in training, update μ and
+        σ first.
+        """
         weights = self.class_weights if class_weights is None else class_weights
         if self.training:
             class_inputs(

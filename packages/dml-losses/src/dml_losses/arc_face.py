@@ -11,9 +11,11 @@ from dml_losses.functional.classes import ClassWeights, takes_virtual
 
 
 class ArcFace(torch.nn.Module):
-    """Softmax of scaled cosines, with a margin added to the true class's angle: `dml_losses.functional.arc_face`.
+    """Softmax of scaled cosines, with a margin added to the true class's angle:
+    `dml_losses.functional.arc_face`.
 
-    Use it if there are many classes and embeddings are compared with a threshold, for example embeddings of faces.
+    Use it if there are many classes and embeddings are compared with a threshold, for example
+    embeddings of faces.
 
     Args:
         num_classes, embedding_dim: C and D, both at least 1.

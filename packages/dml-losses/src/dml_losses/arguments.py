@@ -1,7 +1,9 @@
-"""Check a loss's arguments before any work, and raise errors with the actual and the expected value.
+"""Check a loss's arguments before any work, and raise errors with the actual and the expected
+value.
 
-Checks that read values (label ranges) only run if reading is free: on CPU tensors, outside `torch.compile`. On an
-accelerator, they would wait for the device; there, the device's index assertion fails for labels out of range.
+Checks that read values (label ranges) only run if reading is free: on CPU tensors, outside
+`torch.compile`. On an accelerator, they would wait for the device; there, the device's index
+assertion fails for labels out of range.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ import torch
 
 
 def check_batch(embeddings: torch.Tensor, labels: torch.Tensor) -> None:
-    """Check that `embeddings` is a floating (B, D) with B ≥ 1, and `labels` an integer (B,) on the same device."""
+    """Check that `embeddings` is a floating (B, D) with B ≥ 1, and `labels` an integer (B,) on the
+    same device.
+    """
     _check_rows("embeddings", embeddings)
     _check_labels("labels", labels, "embeddings", embeddings)
     if embeddings.shape[0] == 0:
         raise ValueError(
-            f"embeddings has shape {tuple(embeddings.shape)}; expected at least one row: skip empty batches"
+            f"embeddings has shape {tuple(embeddings.shape)}; expected at least one row: skip "
+            "empty batches"
         )
 
 
@@ -34,7 +39,8 @@ def check_gallery(
             ("gallery_labels", "gallery") if gallery is None else ("gallery", "gallery_labels")
         )
         raise ValueError(
-            f"{came} was given without {missing}; expected both, or neither to compare within the batch"
+            f"{came} was given without {missing}; expected both, or neither to compare within the "
+            "batch"
         )
     _check_rows("gallery", gallery)
     _check_labels("gallery_labels", gallery_labels, "gallery", gallery)
@@ -56,24 +62,26 @@ def check_class_weights(
     *,
     rows_per_class: int = 1,
 ) -> None:
-    """Check that the weights are a floating (C, D), with the embeddings' dimension, and that labels are in [0, C).
+    """Check that the weights are a floating (C, D), with the embeddings' dimension, and that labels
+    are in [0, C).
 
     If a class has more than one row, the weights must be (C · rows_per_class, D).
     """
     _check_rows("class_weights", class_weights)
     if class_weights.shape[0] % rows_per_class:
         raise ValueError(
-            f"class_weights has shape {tuple(class_weights.shape)}; expected {rows_per_class} rows for each class"
+            f"class_weights has shape {tuple(class_weights.shape)}; expected {rows_per_class} rows "
+            "for each class"
         )
     if class_weights.shape[1] != embeddings.shape[1]:
         raise ValueError(
-            f"embeddings has shape {tuple(embeddings.shape)}; expected (batch, {class_weights.shape[1]}) "
-            f"to match class_weights {tuple(class_weights.shape)}"
+            f"embeddings has shape {tuple(embeddings.shape)}; expected (batch, "
+            f"{class_weights.shape[1]}) to match class_weights {tuple(class_weights.shape)}"
         )
     if class_weights.device != embeddings.device:
         raise ValueError(
-            f"class_weights is on {class_weights.device}; expected {embeddings.device}, where embeddings is: "
-            "move the loss with loss.to(device)"
+            f"class_weights is on {class_weights.device}; expected {embeddings.device}, where "
+            "embeddings is: move the loss with loss.to(device)"
         )
     if labels.device.type == "cpu" and not torch.compiler.is_compiling():
         lowest, highest = int(labels.min()), int(labels.max())
@@ -117,7 +125,9 @@ def check_angle(name: str, value: float) -> float:
 
 
 def check_whole(name: str, value: int, minimum: int) -> int:
-    """Check that `value` is an integer (else TypeError) and at least `minimum` (else ValueError), and return it."""
+    """Check that `value` is an integer (else TypeError) and at least `minimum` (else ValueError),
+    and return it.
+    """
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is {value!r}; expected an integer of at least {minimum}")
     if value < minimum:
@@ -142,7 +152,9 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def show(*names: str) -> Callable[[torch.nn.Module], str]:
-    """Make a module's `extra_repr`, which lists these attributes after the size of the module's class weights."""
+    """Make a module's `extra_repr`, which lists these attributes after the size of the module's
+    class weights.
+    """
 
     def extra_repr(module: torch.nn.Module) -> str:
         sizes = []

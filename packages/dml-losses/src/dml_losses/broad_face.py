@@ -16,22 +16,25 @@ class BroadFace(torch.nn.Module):
 
     L = l(X; W̄) + l(X̃* ∪ X̄; W),  x̃* = x̃ + ‖x̃‖/‖w̃_y‖·(w_y − w̃_y)
 
-    where a bar marks constants, X̃ are the queued embeddings, and w̃ are the weights of their classes when they were
-    queued, so that a queued embedding moves with its class. The embeddings only get a gradient from the batch's loss.
-    Use it if most classes are missing from most batches.
+    where a bar marks constants, X̃ are the queued embeddings, and w̃ are the weights of their classes
+    when they were queued, so that a queued embedding moves with its class. The embeddings only get
+    a gradient from the batch's loss. Use it if most classes are missing from most batches.
 
-    Source: Kim et al. 2020, BroadFace: Looking at Tens of Thousands of People at Once for Face Recognition; the
-    authors' code for the sum of both. Departure: buffers have a fixed shape, so that new modules can load checkpoints.
+    Source: Kim et al. 2020, BroadFace: Looking at Tens of Thousands of People at Once for Face
+    Recognition; the authors' code for the sum of both. Departure: buffers have a fixed shape, so
+    that new modules can load checkpoints.
 
     Args:
         loss: a class loss with one row of weights per class; ArcFace in the paper.
         capacity: the number of embeddings in the queue, at least 1; 32,000 in the paper.
         warmup_steps: the number of training steps before the first batch is queued.
-        compensate: move queued embeddings with their classes, as above; if false, use them unchanged.
+        compensate: move queued embeddings with their classes, as above; if false, use them
+            unchanged.
 
     Raises:
         TypeError: if the loss has no class weights, or a count isn't an integer.
-        ValueError: if the capacity is below 1, the warm-up is below 0, or the loss has multiple weights per class.
+        ValueError: if the capacity is below 1, the warm-up is below 0, or the loss has multiple
+            weights per class.
     """
 
     steps: torch.Tensor  # () int64: training steps seen
@@ -42,12 +45,13 @@ class BroadFace(torch.nn.Module):
         super().__init__()
         if not is_class_loss(loss):
             raise TypeError(
-                f"loss is {type(loss).__name__}, which has no class_weights; expected a class loss such as ArcFace "
-                "(to use a memory with a pair loss, see CrossBatchMemory)"
+                f"loss is {type(loss).__name__}, which has no class_weights; expected a class loss "
+                "such as ArcFace (to use a memory with a pair loss, see CrossBatchMemory)"
             )
         if (centers := centers_per_class_of(loss)) != 1:
             raise ValueError(
-                f"loss has {centers} weights for each class; expected 1, since embeddings move with this weight"
+                f"loss has {centers} weights for each class; expected 1, since embeddings move "
+                "with this weight"
             )
         self.loss = loss
         self.warmup_steps = check_whole("warmup_steps", warmup_steps, 0)
@@ -74,7 +78,9 @@ class BroadFace(torch.nn.Module):
         labels: torch.Tensor,
         class_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C); in training, queue the batch."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C); in training,
+        queue the batch.
+        """
         weights = self.class_weights if class_weights is None else class_weights
         batch_loss: torch.Tensor = self.loss(embeddings, labels, weights.detach())
         past, past_labels, extras = self.queue.contents()
@@ -101,7 +107,9 @@ class BroadFace(torch.nn.Module):
 
 
 def _move(past: torch.Tensor, then: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
-    """Compute x̃ + ‖x̃‖/‖w̃‖·(w − w̃), (N, D) in float32 at least; x̃ if x̃ or w̃ has no direction (see `unit_rows`)."""
+    """Compute x̃ + ‖x̃‖/‖w̃‖·(w − w̃), (N, D) in float32 at least; x̃ if x̃ or w̃ has no direction (see
+    `unit_rows`).
+    """
     past, then, now = full_precision(past), full_precision(then), full_precision(now)
     norm_N = torch.linalg.vector_norm(past, dim=1)
     ratio_N = norm_N.where(norm_N < torch.inf, 0) * inverse_norms(then)

@@ -15,7 +15,8 @@ from dml_core import ShardedLoss, draw_rows, is_class_loss, rank_and_world_size
 from dml_losses.arguments import check_whole
 from dml_losses.update_check import expect_updates
 
-# Inside `keep_rank_rows`: the number of classes, C, of each draw, since a part of the weights doesn't show it.
+# Inside `keep_rank_rows`: the number of classes, C, of each draw, since a part of the weights
+# doesn't show it.
 _drawn_by_rank: ContextVar[list[int] | None] = ContextVar(
     "C of the draws of one rank's rows", default=None
 )
@@ -24,12 +25,13 @@ _drawn_by_rank: ContextVar[list[int] | None] = ContextVar(
 def initial_class_weights(
     num_classes: int, embedding_dim: int, *, normal: bool = False, centers_per_class: int = 1
 ) -> torch.nn.Parameter:
-    """Draw class weights, a parameter (C·K, D). If `ShardedClasses` makes the loss, keep only this rank's rows.
+    """Draw class weights, a parameter (C·K, D). If `ShardedClasses` makes the loss, keep only this
+    rank's rows.
 
     Args:
         num_classes, embedding_dim: C and D, both at least 1.
-        normal: draw from a normal distribution, so that directions are uniform. By default, draw from the uniform
-            distribution in ±1/√D, like the weights of a linear layer.
+        normal: draw from a normal distribution, so that directions are uniform. By default, draw
+            from the uniform distribution in ±1/√D, like the weights of a linear layer.
         centers_per_class: K, at least 1; the rows of a class are consecutive.
 
     Raises:
@@ -54,18 +56,21 @@ def initial_class_weights(
 
 
 def take_class_weights(loss: torch.nn.Module, wrapper: str) -> torch.nn.Parameter:
-    """Move the class weights from a loss to a wrapper, which passes a part of them to the loss at each call.
+    """Move the class weights from a loss to a wrapper, which passes a part of them to the loss at
+    each call.
 
-    The loss keeps a tensor of the same shape without memory, since a copy of the weights would never be updated.
+    The loss keeps a tensor of the same shape without memory, since a copy of the weights would
+    never be updated.
 
     Raises:
-        TypeError: if the loss has no class weights, wraps the loss that has them, or has only this rank's weights.
+        TypeError: if the loss has no class weights, wraps the loss that has them, or has only this
+            rank's weights.
     """
     name = type(loss).__name__
     if any(isinstance(module, ShardedLoss) for module in loss.modules()):
         raise TypeError(
-            f"loss is {name}, which keeps some of the classes per rank; expected the loss inside it: "
-            f"put ShardedClasses around {wrapper}"
+            f"loss is {name}, which keeps some of the classes per rank; expected the loss inside "
+            f"it: put ShardedClasses around {wrapper}"
         )
     if not is_class_loss(loss):
         raise TypeError(
@@ -74,8 +79,8 @@ def take_class_weights(loss: torch.nn.Module, wrapper: str) -> torch.nn.Paramete
     weights = dict(loss.named_parameters(recurse=False)).get("class_weights")
     if weights is None:
         raise TypeError(
-            f"loss is {name}, which wraps another loss; expected a loss that has class weights itself: "
-            f"put {name} around {wrapper}"
+            f"loss is {name}, which wraps another loss; expected a loss that has class weights "
+            f"itself: put {name} around {wrapper}"
         )
     del loss.class_weights
     loss.class_weights = torch.empty(weights.shape, device="meta")
@@ -91,7 +96,9 @@ def rows_of_rank(num_classes: int, centers_per_class: int) -> slice:
 
 @contextmanager
 def keep_rank_rows() -> Iterator[list[int]]:
-    """Make `initial_class_weights` keep only this rank's rows in this context; yield a list of the C of each draw."""
+    """Make `initial_class_weights` keep only this rank's rows in this context; yield a list of the
+    C of each draw.
+    """
     drawn: list[int] = []
     token = _drawn_by_rank.set(drawn)
     try:

@@ -9,10 +9,11 @@ from dml_losses.functional.contrastive import contrastive
 
 
 class Contrastive(torch.nn.Module):
-    """Half the squared distance of positives, plus half the squared shortfall of negatives within a margin.
+    """Half the squared distance of positives, plus half the squared shortfall of negatives within a
+    margin.
 
-    Use it as a baseline, or if a distance must have a meaning: a threshold below the margin separates classes. For the
-    equation, see `dml_losses.functional.contrastive`.
+    Use it as a baseline, or if a distance must have a meaning: a threshold below the margin
+    separates classes. For the equation, see `dml_losses.functional.contrastive`.
 
     Args:
         margin: see `contrastive`.
@@ -32,7 +33,9 @@ class Contrastive(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
+        batch itself.
+        """
         return contrastive(
             embeddings,
             labels,

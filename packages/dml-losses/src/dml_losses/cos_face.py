@@ -11,7 +11,8 @@ from dml_losses.functional.cos_face import cos_face
 
 
 class CosFace(torch.nn.Module):
-    """Softmax of scaled cosines, minus a margin for the true class: `dml_losses.functional.cos_face`.
+    """Softmax of scaled cosines, minus a margin for the true class:
+    `dml_losses.functional.cos_face`.
 
     Use it like ArcFace; here, the margin doesn't depend on the angle.
 

@@ -1,4 +1,6 @@
-"""Cross-batch memory: a pair loss that also compares the batch with the embeddings of earlier batches."""
+"""Cross-batch memory: a pair loss that also compares the batch with the embeddings of earlier
+batches.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +15,32 @@ from dml_losses.functional.sphere import full_precision
 
 
 class CrossBatchMemory(torch.nn.Module):
-    """A pair loss within the batch, plus the same loss between the batch and a queue of past embeddings.
+    """A pair loss within the batch, plus the same loss between the batch and a queue of past
+    embeddings.
 
     L = l(X) + l(X, memory)
 
     Use it if a pair loss needs more negatives than fit in a batch.
 
-    Source: Wang et al. 2020, Cross-Batch Memory for Embedding Learning, its pseudocode; the authors' code for the sum
-    with the loss within the batch. Departure: the queue is read before the batch is added, so that an item isn't
-    compared with its copy, which would be its easiest positive.
+    Source: Wang et al. 2020, Cross-Batch Memory for Embedding Learning, its pseudocode; the
+    authors' code for the sum with the loss within the batch. Departure: the queue is read before
+    the batch is added, so that an item isn't compared with its copy, which would be its easiest
+    positive.
 
     Args:
         loss: any pair loss, called as ``loss(embeddings, labels, gallery, gallery_labels)``.
         capacity: the number of embeddings in the queue, at least 1.
-        warmup_steps: the number of training steps before the first batch is queued; 1,000 iterations in the paper.
+        warmup_steps: the number of training steps before the first batch is queued; 1,000
+            iterations in the paper.
 
     Attributes:
-        queue: a `dml_core.MemoryQueue`, saved completely in the state dict. It is None until the first batch or a
-            state dict determines the dimension, and the dtype: float64 for float64 embeddings, else float32.
+        queue: a `dml_core.MemoryQueue`, saved completely in the state dict. It is None until the
+            first batch or a state dict determines the dimension, and the dtype: float64 for float64
+            embeddings, else float32.
 
     Raises:
-        TypeError: if the loss is a class loss or doesn't take a gallery, or if a count isn't an integer.
+        TypeError: if the loss is a class loss or doesn't take a gallery, or if a count isn't an
+            integer.
         ValueError: if the capacity is below 1, or the warm-up is below 0.
     """
 
@@ -43,8 +50,8 @@ class CrossBatchMemory(torch.nn.Module):
         super().__init__()
         if is_class_loss(loss):
             raise TypeError(
-                f"loss is {type(loss).__name__}, a class loss; expected a pair loss such as InstanceCrossEntropy "
-                "(to use a memory with a class loss, see MemVir)"
+                f"loss is {type(loss).__name__}, a class loss; expected a pair loss such as "
+                "InstanceCrossEntropy (to use a memory with a class loss, see MemVir)"
             )
         try:
             inspect.signature(loss.forward).bind(
@@ -53,7 +60,8 @@ class CrossBatchMemory(torch.nn.Module):
         except TypeError as error:
             raise TypeError(
                 f"loss is {type(loss).__name__}, whose forward takes no gallery; expected "
-                "forward(embeddings, labels, gallery=None, gallery_labels=None), to compare with the queue"
+                "forward(embeddings, labels, gallery=None, gallery_labels=None), to compare with "
+                "the queue"
             ) from error
         self.loss = loss
         self.capacity = check_whole("capacity", capacity, 1)
@@ -71,12 +79,15 @@ class CrossBatchMemory(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); in training, queue the batch.
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); in training, queue the
+        batch.
 
-        If a gallery is given, it is passed to the wrapped loss, and the comparison with the queue is added.
+        If a gallery is given, it is passed to the wrapped loss, and the comparison with the queue
+        is added.
         """
         check_batch(embeddings, labels)
-        # Sum the gradients of both losses here, in float32: the sum of finite float16 numbers can exceed the range.
+        # Sum the gradients of both losses here, in float32: the sum of finite float16 numbers can
+        # exceed the range.
         embeddings = full_precision(embeddings)
         value: torch.Tensor = self.loss(embeddings, labels, gallery, gallery_labels)
         if self.queue is not None and len(self.queue):

@@ -11,17 +11,19 @@ from dml_losses.functional.curricular_face import curricular_face, mean_true_cos
 
 
 class CurricularFace(torch.nn.Module):
-    """ArcFace with hard negatives whose weight grows during training: `dml_losses.functional.curricular_face`.
+    """ArcFace with hard negatives whose weight grows during training:
+    `dml_losses.functional.curricular_face`.
 
     Use it instead of ArcFace to stress hard negatives late in training.
 
-    t is a moving average of the mean cosine between the embeddings of a batch and their classes. In training mode, each
-    call first updates t ← μ·mean_b cos θ_y + (1 − μ)·t.
+    t is a moving average of the mean cosine between the embeddings of a batch and their classes. In
+    training mode, each call first updates t ← μ·mean_b cos θ_y + (1 − μ)·t.
 
     Args:
         num_classes, embedding_dim: C and D, both at least 1.
         scale, margin: see `curricular_face`.
-        momentum: μ in [0, 1], the weight of the newest batch in t; default 0.01, as in the authors' code.
+        momentum: μ in [0, 1], the weight of the newest batch in t; default 0.01, as in the authors'
+            code.
 
     Attributes:
         class_weights: (C, D), drawn uniformly from ±1/√D. Pass it to the optimizer.
@@ -54,7 +56,9 @@ class CurricularFace(torch.nn.Module):
         labels: torch.Tensor,
         class_weights: torch.Tensor | ClassShard | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C). In training mode, update t first."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C). In training
+        mode, update t first.
+        """
         weights = self.class_weights if class_weights is None else class_weights
         if self.training:
             fit = mean_true_cosine(embeddings, labels, weights)

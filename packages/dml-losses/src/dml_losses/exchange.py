@@ -1,9 +1,11 @@
-"""Exchange numbers between ranks that each compute a part of a loss, so that gradients are complete.
+"""Exchange numbers between ranks that each compute a part of a loss, so that gradients are
+complete.
 
-All ranks have the value L of the loss, and back-propagate a share L/W (`divide_gradient_by_ranks`). If a number is
-summed over the ranks (`sum_over_ranks`), or an input is the same on all ranks (`sum_gradient_over_ranks`), its gradient
-is the sum of the ranks' gradients. Since the shares add up to L, these sums are the gradient of L, for any operations
-in between. If there is no process group, this rank is the only one, and doesn't exchange anything.
+All ranks have the value L of the loss, and back-propagate a share L/W (`divide_gradient_by_ranks`).
+If a number is summed over the ranks (`sum_over_ranks`), or an input is the same on all ranks
+(`sum_gradient_over_ranks`), its gradient is the sum of the ranks' gradients. Since the shares add
+up to L, these sums are the gradient of L, for any operations in between. If there is no process
+group, this rank is the only one, and doesn't exchange anything.
 
 Shapes: `B` rows of the batch, `O` rows whose true class is on this rank.
 """
@@ -25,7 +27,9 @@ _MOST_BLOCKS, _FEWEST_ROWS, _MOST_CPU_ROWS = 64, 16, 128
 def all_reduce_(
     numbers: torch.Tensor, operation: distributed.ReduceOp.RedOpType = distributed.ReduceOp.SUM
 ) -> torch.Tensor:
-    """Combine these numbers over all ranks, in place and without gradient; all ranks get the same bits."""
+    """Combine these numbers over all ranks, in place and without gradient; all ranks get the same
+    bits.
+    """
     if rank_and_world_size()[1] > 1:
         distributed.all_reduce(numbers, operation)
     return numbers
@@ -38,17 +42,23 @@ def sum_over_ranks(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def sum_gradient_over_ranks(numbers: torch.Tensor) -> torch.Tensor:
-    """Return x, which must be the same on all ranks. The backward pass sums the ranks' gradients."""
+    """Return x, which must be the same on all ranks. The backward pass sums the ranks'
+    gradients.
+    """
     return _with_gradient(numbers, lambda gradient: all_reduce_(gradient.clone()))
 
 
 def divide_gradient_by_ranks(value: torch.Tensor) -> torch.Tensor:
-    """Return L, which must be the same on all ranks. The backward pass divides each rank's gradient by W."""
+    """Return L, which must be the same on all ranks. The backward pass divides each rank's gradient
+    by W.
+    """
     return _with_gradient(value, lambda gradient: gradient / rank_and_world_size()[1])
 
 
 def find_owned(labels_B: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the rows whose true class is on this rank, (O,), and the column of this class on this rank, (O,)."""
+    """Find the rows whose true class is on this rank, (O,), and the column of this class on this
+    rank, (O,).
+    """
     column_B = labels_B.long() - first
     own_O = ((column_B >= 0) & (column_B < count)).nonzero().squeeze(1)
     return own_O, column_B[own_O]
@@ -57,7 +67,8 @@ def find_owned(labels_B: torch.Tensor, first: int, count: int) -> tuple[torch.Te
 class BlocksOfRank:
     """The consecutive blocks of queries that this rank computes, in a batch that all ranks have.
 
-    Blocks don't depend on the number of ranks, so this number changes no bit in a row's gradient or in a block's sums.
+    Blocks don't depend on the number of ranks, so this number changes no bit in a row's gradient or
+    in a block's sums.
 
     Args:
         num_queries: B.
@@ -78,11 +89,15 @@ class BlocksOfRank:
         )
 
     def gather_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """Gather all ranks' rows, (B, D), given a tensor of this shape that contains this rank's rows."""
+        """Gather all ranks' rows, (B, D), given a tensor of this shape that contains this rank's
+        rows.
+        """
         return all_gather_rows(rows[self._own], self._rows)
 
     def gather_blocks(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Gather a row per block, in the order of the N blocks, given the rows for this rank's blocks."""
+        """Gather a row per block, in the order of the N blocks, given the rows for this rank's
+        blocks.
+        """
         return all_gather_rows(numbers, self._blocks)
 
 

@@ -16,23 +16,28 @@ _MOMENTUM, _EPS = 0.1, 1e-5  # the defaults of torch's batch normalisation
 
 
 class HeatedUpSoftmax(torch.nn.Module):
-    """Softmax of normalised inner products times α, which falls (the temperature rises) during training.
+    """Softmax of normalised inner products times α, which falls (the temperature rises) during
+    training.
 
-    For the equation, see `dml_losses.functional.heated_up_softmax`. To heat up, schedule ``alpha``: 16, then 4 with a
-    tenth of the learning rate. Use it if classes should be compact in the end, but training can't start with a low α.
+    For the equation, see `dml_losses.functional.heated_up_softmax`. To heat up, schedule ``alpha``:
+    16, then 4 with a tenth of the learning rate. Use it if classes should be compact in the end,
+    but training can't start with a low α.
 
     Args:
         num_classes, embedding_dim: C and D, both at least 1.
         alpha: see `heated_up_softmax`. A schedule can change this attribute.
-        feature_norm: see `heated_up_softmax`; ``"l2"`` is the paper's LN and HLN, ``"batch"`` BN and HBN.
+        feature_norm: see `heated_up_softmax`; ``"l2"`` is the paper's LN and HLN, ``"batch"`` BN
+            and HBN.
 
     Attributes:
         class_weights: (C, D), drawn uniformly from ±1/√D. Pass it to the optimizer.
-        running_mean, running_var: (D,), statistics of embeddings in training mode; only with ``"batch"``.
+        running_mean, running_var: (D,), statistics of embeddings in training mode; only with
+            ``"batch"``.
 
     Raises:
         TypeError: if a size isn't an integer, or another parameter isn't a number.
-        ValueError: if a size is below 1, `feature_norm` is unknown, or alpha isn't finite and positive.
+        ValueError: if a size is below 1, `feature_norm` is unknown, or alpha isn't finite and
+            positive.
     """
 
     running_mean: torch.Tensor
@@ -82,9 +87,11 @@ class HeatedUpSoftmax(torch.nn.Module):
         self.running_var.lerp_(variance_D.to(self.running_var.dtype) * unbiased, _MOMENTUM)
 
     def evaluation_embeddings(self, embeddings: torch.Tensor) -> torch.Tensor:
-        """Normalise embeddings for evaluation, like the paper (section 4.2): as in training, then to length 1.
+        """Normalise embeddings for evaluation, like the paper (section 4.2): as in training, then
+        to length 1.
 
-        You don't need this if the network ends in a batch norm, and is evaluated by cosine similarity.
+        You don't need this if the network ends in a batch norm, and is evaluated by cosine
+        similarity.
 
         Args:
             embeddings: (N, D), any floating dtype.

@@ -12,17 +12,18 @@ from dml_losses.update_check import expect_updates
 
 
 class InfoNCE(torch.nn.Module):
-    """Cross entropy of a softmax over the other side's rows, at each row's partner, with a learned temperature.
+    """Cross entropy of a softmax over the other side's rows, at each row's partner, with a learned
+    temperature.
 
-    Use it for two towers, such as images and captions, or two views of an image, with large batches. With class labels,
-    prefer `SupCon`, whose temperature is constant, unless it must be learned. For the equation, see `info_nce` in
-    `dml_losses.functional`.
+    Use it for two towers, such as images and captions, or two views of an image, with large
+    batches. With class labels, prefer `SupCon`, whose temperature is constant, unless it must be
+    learned. For the equation, see `info_nce` in `dml_losses.functional`.
 
     Args:
         temperature: 1/t > 0 at the start; default 0.07, as in CLIP.
         learned: whether to learn the temperature; default true, as in CLIP.
-        max_scale: the largest t; default 100, as in CLIP. If t exceeds it, this limit is used, and log t gets no
-            gradient, whereas CLIP's code resets log t.
+        max_scale: the largest t; default 100, as in CLIP. If t exceeds it, this limit is used, and
+            log t gets no gradient, whereas CLIP's code resets log t.
         symmetric, over_ranks: see `info_nce`.
 
     Attributes:
@@ -46,7 +47,8 @@ class InfoNCE(torch.nn.Module):
         self.max_scale = check_positive("max_scale", max_scale)
         if scale > max_scale:
             raise ValueError(
-                f"temperature is {temperature}; expected at least 1/max_scale, {1 / max_scale}: raise max_scale"
+                f"temperature is {temperature}; expected at least 1/max_scale, {1 / max_scale}: "
+                "raise max_scale"
             )
         log_scale = torch.nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learned)
         self.log_scale = expect_updates("log_scale", log_scale) if learned else log_scale
@@ -61,7 +63,9 @@ class InfoNCE(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
+        batch itself.
+        """
         return info_nce(
             embeddings,
             labels,

@@ -9,12 +9,15 @@ from dml_losses.functional.instance_cross_entropy import instance_cross_entropy
 
 
 class InstanceCrossEntropy(torch.nn.Module):
-    """A softmax of each positive against the negatives of its anchor, with the gradient rescaled for each anchor.
+    """A softmax of each positive against the negatives of its anchor, with the gradient rescaled
+    for each anchor.
 
-    Use it to compare a positive with all negatives of its anchor. For the equations, see `instance_cross_entropy`.
+    Use it to compare a positive with all negatives of its anchor. For the equations, see
+    `instance_cross_entropy`.
 
     Args:
-        scale, reweight, anchor_gradient: see `instance_cross_entropy`. A schedule can change the scale.
+        scale, reweight, anchor_gradient: see `instance_cross_entropy`. A schedule can change the
+            scale.
 
     Raises:
         TypeError: if the scale isn't a number.
@@ -25,7 +28,8 @@ class InstanceCrossEntropy(torch.nn.Module):
         >>> from dml_losses import InstanceCrossEntropy
         >>> embeddings, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
         >>> loss = InstanceCrossEntropy(scale=16.0)
-        >>> round(loss(embeddings, labels).item(), 4)  # log 3: a positive is as near as the two negatives
+        >>> # log 3: a positive is as near as the two negatives
+        >>> round(loss(embeddings, labels).item(), 4)
         1.0986
     """
 
@@ -44,7 +48,9 @@ class InstanceCrossEntropy(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
+        batch itself.
+        """
         return instance_cross_entropy(
             embeddings,
             labels,

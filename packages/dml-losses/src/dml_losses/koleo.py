@@ -8,10 +8,11 @@ from dml_losses.functional.koleo import koleo
 
 
 class KoLeo(torch.nn.Module):
-    """Regulariser that spreads embeddings over the sphere, without regard to labels: `dml_losses.functional.koleo`.
+    """Regulariser that spreads embeddings over the sphere, without regard to labels:
+    `dml_losses.functional.koleo`.
 
-    Use it as a term of `SumOfLosses` if embeddings collapse, or if they will be compressed to codes. DINOv2 weights
-    it by 0.1.
+    Use it as a term of `SumOfLosses` if embeddings collapse, or if they will be compressed to
+    codes. DINOv2 weights it by 0.1.
     """
 
     def __init__(self) -> None:  # declares no options: the inherited constructor would accept any
@@ -24,5 +25,7 @@ class KoLeo(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
+        batch itself.
+        """
         return koleo(embeddings, labels, gallery, gallery_labels)

@@ -17,38 +17,48 @@ _QUEUES = ("queue_embeddings", "queue_labels", "queue_weights")
 
 
 class MemVir(torch.nn.Module):
-    """A class loss that also uses the embeddings and class weights of N earlier steps, as virtual classes.
+    """A class loss that also uses the embeddings and class weights of N earlier steps, as virtual
+    classes.
 
-    L(X ∪ X̃, W ∪ W̃) = mean of the loss over the rows of both,  C·(min(⌊(i − U)/(M + 1)⌋, N) + 1) classes at step i ≥ U
+    L(X ∪ X̃, W ∪ W̃) = mean of the loss over the rows of both, C·(min(⌊(i − U)/(M + 1)⌋, N) + 1)
+    classes at step i ≥ U
 
-    The embeddings and class weights of each step are queued as constants. The loss uses each (M + 1)-th step of the
-    queue, newest first, and adds C to the labels per step, so that a class of an earlier step is an extra class.
-    Use it if a class loss overfits to the training classes, after you chose its temperature.
+    The embeddings and class weights of each step are queued as constants. The loss uses each (M +
+    1)-th step of the queue, newest first, and adds C to the labels per step, so that a class of an
+    earlier step is an extra class. Use it if a class loss overfits to the training classes, after
+    you chose its temperature.
 
-    Source: Learning with Memory-based Virtual Classes for Deep Metric Learning, Eq. 4-5 and Algorithm 1: the queue is
-    read before it is written, and steps are only stored after the warm-up. No departure. If `step_pacing` is false
-    (section 3.4, "w/o step-pacing"), steps are stored from N(M + 1) steps before step U, so that all N virtual copies
-    are added at once, at step U or when N(M + 1) steps are stored.
+    Source: Learning with Memory-based Virtual Classes for Deep Metric Learning, Eq. 4-5 and
+    Algorithm 1: the queue is read before it is written, and steps are only stored after the
+    warm-up. No departure. If `step_pacing` is false (section 3.4, "w/o step-pacing"), steps are
+    stored from N(M + 1) steps before step U, so that all N virtual copies are added at once, at
+    step U or when N(M + 1) steps are stored.
 
-    The queue, N(M + 1) copies of all class weights, is in the state dict. The size, `queue_bytes`, is logged first.
+    The queue, N(M + 1) copies of all class weights, is in the state dict. The size, `queue_bytes`,
+    is logged first.
 
     Args:
-        loss: any class loss, called as ``loss(embeddings, labels, class_weights)``, with an attribute
-            ``class_weights``. If its forward is marked by `dml_losses.functional.classes.takes_virtual`, it gets the
-            past as constants, for about half the cost of a call with all rows and classes.
+        loss: any class loss, called as ``loss(embeddings, labels, class_weights)``, with an
+            attribute ``class_weights``. If its forward is marked by
+            `dml_losses.functional.classes.takes_virtual`, it gets the past as constants, for about
+            half the cost of a call with all rows and classes.
         num_steps: N ≥ 0, the number of earlier steps to use.
-        margin: M ≥ 0, the number of steps to skip between used steps; 0 to 100 in the paper, by data set.
-        warmup_steps: U ≥ 0, the number of training steps before the first step is queued; 50 epochs in the paper.
+        margin: M ≥ 0, the number of steps to skip between used steps; 0 to 100 in the paper, by
+            data set.
+        warmup_steps: U ≥ 0, the number of training steps before the first step is queued; 50 epochs
+            in the paper.
         queue_dtype: ``"float32"``, or ``"bfloat16"`` to halve the memory.
-        queue_on_cpu: keep the queue on the CPU when the module moves; each step copies N queued steps to the device.
+        queue_on_cpu: keep the queue on the CPU when the module moves; each step copies N queued
+            steps to the device.
         step_pacing: add virtual classes step by step, as in Eq. 4; if false, add them all at once.
-        warmup_epochs: U in epochs of `steps_per_epoch`, rounded to the nearest step, to use instead of `warmup_steps`.
+        warmup_epochs: U in epochs of `steps_per_epoch`, rounded to the nearest step, to use instead
+            of `warmup_steps`.
         steps_per_epoch: the number of batches per epoch; set by dml-train.
 
     Raises:
         TypeError: if the loss has no class weights, or a count isn't an integer.
-        ValueError: if a count is below 0, `queue_dtype` is unknown, the loss uses a fraction of the classes, or
-            `warmup_epochs` is given with `warmup_steps` or without `steps_per_epoch`.
+        ValueError: if a count is below 0, `queue_dtype` is unknown, the loss uses a fraction of the
+            classes, or `warmup_epochs` is given with `warmup_steps` or without `steps_per_epoch`.
     """
 
     queue_embeddings: torch.Tensor  # (slots, rows, D)
@@ -72,13 +82,13 @@ class MemVir(torch.nn.Module):
         super().__init__()
         if not is_class_loss(loss):
             raise TypeError(
-                f"loss is {type(loss).__name__}, which has no class_weights; expected a class loss such as "
-                "NormSoftmax (to use a memory with a pair loss, see CrossBatchMemory)"
+                f"loss is {type(loss).__name__}, which has no class_weights; expected a class loss "
+                "such as NormSoftmax (to use a memory with a pair loss, see CrossBatchMemory)"
             )
         if (class_fraction := class_fraction_of(loss)) < 1:
             raise ValueError(
-                f"loss is {type(loss).__name__} with class_fraction = {class_fraction}; expected class_fraction = 1, "
-                "since virtual classes are past copies of all classes"
+                f"loss is {type(loss).__name__} with class_fraction = {class_fraction}; expected "
+                "class_fraction = 1, since virtual classes are past copies of all classes"
             )
         if queue_dtype not in ("float32", "bfloat16"):
             raise ValueError(f"queue_dtype is {queue_dtype!r}; expected 'float32' or 'bfloat16'")
@@ -109,7 +119,8 @@ class MemVir(torch.nn.Module):
             "counters": torch.zeros(2, dtype=torch.int64),
         }.items():
             self.register_buffer(name, tensor)
-        # Keep these numbers on the host, too, since reading the buffers would wait for an accelerator at each step.
+        # Keep these numbers on the host, too, since reading the buffers would wait for an
+        # accelerator at each step.
         self._rows, self._steps, self._stored = [0] * slots, 0, 0
 
     @property
@@ -130,7 +141,9 @@ class MemVir(torch.nn.Module):
         labels: torch.Tensor,
         class_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C); in training, queue the step."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C); in training,
+        queue the step.
+        """
         weights = self.class_weights if class_weights is None else class_weights
         slots = self._select_slots()
         if not slots:
@@ -148,7 +161,9 @@ class MemVir(torch.nn.Module):
     extra_repr = show("num_steps", "margin", "warmup_steps", "step_pacing", "queue_bytes")
 
     def _select_slots(self) -> list[int]:
-        """Select the slots to use, newest first: queue positions M, 2M + 1, … counted back from the newest."""
+        """Select the slots to use, newest first: queue positions M, 2M + 1, … counted back from the
+        newest.
+        """
         num_slots = len(self._rows)
         filled = min(self._stored, num_slots)
         if not self.step_pacing and filled < num_slots:
@@ -227,8 +242,8 @@ class MemVir(torch.nn.Module):
             errors.append(
                 f"the saved queue {prefix[:-1]!r} holds {weights.shape[0]} steps of weights "
                 f"{tuple(weights.shape[1:])}; this one holds {self.queue_weights.shape[0]} of "
-                f"{tuple(self.queue_weights.shape[1:])}: make MemVir with the saved num_steps and margin, since "
-                "num_steps * (margin + 1) is the number of steps"
+                f"{tuple(self.queue_weights.shape[1:])}: make MemVir with the saved num_steps and "
+                "margin, since num_steps * (margin + 1) is the number of steps"
             )
         elif rows is not None and rows.shape[1] != self.queue_labels.shape[1]:
             dim = self.queue_embeddings.shape[2]
@@ -260,7 +275,8 @@ def _warmup_steps(steps: int, epochs: float, steps_per_epoch: int | None) -> int
 
 def _takes_virtual(loss: torch.nn.Module) -> bool:
     """Tell whether a loss, or the loss inside a compiled one, takes `Virtual` class weights."""
-    # torch.compile returns a module with forward(*args, **kwargs), and torch has no public function to get the original
-    # module. The original is the child `_orig_mod`, a name that torch can't change, since saved state dicts have it.
+    # torch.compile returns a module with forward(*args, **kwargs), and torch has no public function
+    # to get the original module. The original is the child `_orig_mod`, a name that torch can't
+    # change, since saved state dicts have it.
     original = dict(loss.named_children()).get("_orig_mod", loss)
     return getattr(original.forward, "takes_virtual", False)

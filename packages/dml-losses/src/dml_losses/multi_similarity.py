@@ -11,8 +11,8 @@ from dml_losses.functional.multi_similarity import multi_similarity
 class MultiSimilarity(torch.nn.Module):
     """The hardest pairs of a query, selected and weighted by their similarity.
 
-    Use it for batches of several images per class, if class weights aren't wanted. For the equation, see
-    `dml_losses.functional.multi_similarity`.
+    Use it for batches of several images per class, if class weights aren't wanted. For the
+    equation, see `dml_losses.functional.multi_similarity`.
 
     Args:
         alpha, beta, threshold, epsilon: see `multi_similarity`.
@@ -37,7 +37,9 @@ class MultiSimilarity(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
+        batch itself.
+        """
         return multi_similarity(
             embeddings,
             labels,

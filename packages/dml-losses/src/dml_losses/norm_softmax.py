@@ -11,10 +11,11 @@ from dml_losses.functional.norm_softmax import norm_softmax
 
 
 class NormSoftmax(torch.nn.Module):
-    """Softmax of cosines with class weights over a temperature: `dml_losses.functional.norm_softmax`.
+    """Softmax of cosines with class weights over a temperature:
+    `dml_losses.functional.norm_softmax`.
 
-    Use it first if items have class labels: it has only one parameter to tune. If there are too many classes, put
-    `SampledClasses` around it, or around any other class loss.
+    Use it first if items have class labels: it has only one parameter to tune. If there are too
+    many classes, put `SampledClasses` around it, or around any other class loss.
 
     Args:
         num_classes, embedding_dim: C and D, both at least 1.

@@ -1,6 +1,7 @@
 """The plugin of this package, which `dml_core` finds through an entry point of the group ``dml``.
 
-It names the classes of losses but doesn't import them, so that listings stay fast and don't load torch.
+It names the classes of losses but doesn't import them, so that listings stay fast and don't load
+torch.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from pathlib import Path
 
 from dml_core import Component, hookimpl
 
-# Name, class, summary and source of each loss. Don't add `GlobalBatch`: the trainer already gathers the ranks' rows,
-# and a recipe with it would gather them twice.
+# Name, class, summary and source of each loss. Don't add `GlobalBatch`: the trainer already gathers
+# the ranks' rows, and a recipe with it would gather them twice.
 _LOSSES = (
     ("instance-cross-entropy", "InstanceCrossEntropy",
      "softmax of each positive against its anchor's negatives, reweighted for each anchor",
@@ -24,17 +25,22 @@ _LOSSES = (
     ("ranked-list-simpler", "RankedListLoss.simpler",
      "ranked list loss with its boundaries at 1 ± margin/2",
      "Ranked List Loss for Deep Metric Learning, section 3.4"),
-    ("triplet", "Triplet", "positives nearer to the anchor than negatives, by a margin: batch hard, all or semi-hard",
+    ("triplet", "Triplet",
+     "positives nearer to the anchor than negatives, by a margin: batch hard, all or semi-hard",
      "Hermans et al. 2017, In Defense of the Triplet Loss; Schroff et al. 2015, FaceNet"),
-    ("contrastive", "Contrastive", "positives drawn together, negatives pushed apart up to a margin",
+    ("contrastive", "Contrastive",
+     "positives drawn together, negatives pushed apart up to a margin",
      "Hadsell et al. 2006, Dimensionality Reduction by Learning an Invariant Mapping"),
-    ("multi-similarity", "MultiSimilarity", "the hardest pairs of a query, selected and weighted by their similarity",
+    ("multi-similarity", "MultiSimilarity",
+     "the hardest pairs of a query, selected and weighted by their similarity",
      "Wang et al. 2019, Multi-Similarity Loss with General Pair Weighting"),
     ("recall-at-k-surrogate", "RecallAtKSurrogate",
      "recall at several cut-offs, with sigmoids for all steps",
      "Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup"),
-    ("smooth-ap", "SmoothAP", "average precision with sigmoids for steps", "Brown et al. 2020, Smooth-AP"),
-    ("sup-ap", "SupAP", "lower bound of average precision, whose gradient doesn't vanish for wrong ranks",
+    ("smooth-ap", "SmoothAP", "average precision with sigmoids for steps",
+     "Brown et al. 2020, Smooth-AP"),
+    ("sup-ap", "SupAP",
+     "lower bound of average precision, whose gradient doesn't vanish for wrong ranks",
      "Ramzi et al. 2021, Robust and Decomposable Average Precision for Image Retrieval"),
     ("sup-con", "SupCon", "cross entropy of a softmax over all rows, at the positives of an anchor",
      "Khosla et al. 2020, Supervised Contrastive Learning"),
@@ -52,20 +58,26 @@ _LOSSES = (
      "Heated-Up Softmax Embedding, Eq. 1-3"),
     ("softmax", "Softmax", "plain softmax classification, without normalisation and bias",
      "Learning with Memory-based Virtual Classes, Eq. 2"),
-    ("virtual-softmax", "VirtualSoftmax", "softmax with one more class, in the direction of the embedding",
+    ("virtual-softmax", "VirtualSoftmax",
+     "softmax with one more class, in the direction of the embedding",
      "Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning"),
-    ("cos-face", "CosFace", "softmax of scaled cosines with a margin subtracted from the true class's",
+    ("cos-face", "CosFace",
+     "softmax of scaled cosines with a margin subtracted from the true class's",
      "Wang et al. 2018, CosFace, large margin cosine loss"),
-    ("arc-face", "ArcFace", "softmax of scaled cosines with a margin added to the true class's angle",
+    ("arc-face", "ArcFace",
+     "softmax of scaled cosines with a margin added to the true class's angle",
      "Deng et al. 2019, ArcFace, Eq. 3"),
     ("sub-center-arc-face", "SubCenterArcFace",
      "ArcFace with multiple centres per class, using only the nearest centre",
      "Deng et al. 2020, Sub-center ArcFace"),
-    ("ada-face", "AdaFace", "softmax of scaled cosines with margins that follow the embedding's length",
+    ("ada-face", "AdaFace",
+     "softmax of scaled cosines with margins that follow the embedding's length",
      "Kim et al. 2022, AdaFace, quality adaptive margin"),
-    ("curricular-face", "CurricularFace", "ArcFace with hard negatives whose weight grows during training",
+    ("curricular-face", "CurricularFace",
+     "ArcFace with hard negatives whose weight grows during training",
      "Huang et al. 2020, CurricularFace, adaptive curriculum learning loss"),
-    ("proxy-nca", "ProxyNCA", "draws each embedding nearer to the proxy of its class than to other proxies",
+    ("proxy-nca", "ProxyNCA",
+     "draws each embedding nearer to the proxy of its class than to other proxies",
      "Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies, NCA"),
     ("proxy-anchor", "ProxyAnchor", "each class's proxy against the batch, hardest first",
      "Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning"),
@@ -73,7 +85,8 @@ _LOSSES = (
      "Qian et al. 2019, SoftTriple Loss"),
     ("sum", "SumOfLosses", "a weighted sum of losses of the same batch, each with a name",
      "Luo et al. 2019, Bag of Tricks and a Strong Baseline for Deep Person Re-identification"),
-    ("memvir", "MemVir", "a class loss with earlier steps' embeddings and class weights as virtual classes",
+    ("memvir", "MemVir",
+     "a class loss with earlier steps' embeddings and class weights as virtual classes",
      "Learning with Memory-based Virtual Classes, Eq. 4-5 and Algorithm 1"),
     ("matryoshka", "Matryoshka",
      "a loss over nested prefixes of the embedding, so that each prefix can be used separately",
@@ -85,14 +98,18 @@ _LOSSES = (
      "a class loss whose class weights also learn from a queue of past embeddings",
      "Kim et al. 2020, BroadFace"),
     ("sampled-classes", "SampledClasses",
-     "a class loss over the batch's classes and a random choice of the others, with a sparse gradient",
-     "Making Classification Competitive for Deep Metric Learning, section 4.3; An et al. 2021, Partial FC"),
+     "a class loss over the batch's classes and a random choice of the others, with a sparse "
+     "gradient",
+     "Making Classification Competitive for Deep Metric Learning, section 4.3; An et al. 2021, "
+     "Partial FC"),
 )  # fmt: skip
 
 
 @hookimpl
 def dml_losses() -> Iterable[Component]:
-    """Provide the losses of this package and of pytorch-metric-learning under their registry names."""
+    """Provide the losses of this package and of pytorch-metric-learning under their registry
+    names.
+    """
     for name, cls, summary, source in _LOSSES:
         yield Component(name, f"dml_losses:{cls}", summary, source)
     yield Component(
@@ -105,12 +122,14 @@ def dml_losses() -> Iterable[Component]:
     yield from _pytorch_metric_learning()
 
 
-# Classes other than Base… whose names end in Loss, but which aren't losses of embeddings and labels.
+# Classes other than Base… whose names end in Loss, but which aren't losses of embeddings and
+# labels.
 _NO_LOSSES = ("GenericPairLoss", "SelfSupervisedLoss")
 
 
 def _pytorch_metric_learning() -> Iterator[Component]:
-    """Yield ``pml/<ClassName>`` for each loss of pytorch-metric-learning, if it is installed (extra ``pml``).
+    """Yield ``pml/<ClassName>`` for each loss of pytorch-metric-learning, if it is installed (extra
+    ``pml``).
 
     Names are read from the library's list of imports, since importing the library takes seconds.
     """

@@ -1,7 +1,9 @@
-"""Use all losses and miners of pytorch-metric-learning as baselines, by name, through a single adapter.
+"""Use all losses and miners of pytorch-metric-learning as baselines, by name, through a single
+adapter.
 
-To use this module, install the extra ``dml-losses[pml]``. Importing it imports pytorch-metric-learning (2.9 or later).
-Options are read from the signatures of the installed version, since version 3 changes some.
+To use this module, install the extra ``dml-losses[pml]``. Importing it imports
+pytorch-metric-learning (2.9 or later). Options are read from the signatures of the installed
+version, since version 3 changes some.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ class PytorchMetricLearning(torch.nn.Module):
 
     L = loss(embeddings, labels, miner(embeddings, labels), gallery, gallery_labels)
 
-    Source: `pytorch-metric-learning <https://kevinmusgrave.github.io/pytorch-metric-learning/>`_, which defines the
-    losses. Half precision is first converted to float32, and both sides to float64 if either is float64.
+    Source: `pytorch-metric-learning <https://kevinmusgrave.github.io/pytorch-metric-learning/>`_,
+    which defines the losses. Half precision is first converted to float32, and both sides to
+    float64 if either is float64.
 
     Args:
         loss: a loss of pytorch-metric-learning.
@@ -51,7 +54,9 @@ class PytorchMetricLearning(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
+        batch itself.
+        """
         check_batch(embeddings, labels)
         check_gallery(embeddings, gallery, gallery_labels)
         embeddings, labels = full_precision(embeddings), labels.long()
@@ -69,10 +74,12 @@ class PytorchMetricLearning(torch.nn.Module):
 
 
 def __getattr__(name: str) -> Callable[..., PytorchMetricLearning]:
-    """Make a factory for the loss with this class name, for example ``dml_losses.pml.ContrastiveLoss``.
+    """Make a factory for the loss with this class name, for example
+    ``dml_losses.pml.ContrastiveLoss``.
 
-    The options are the parameters of the class and its base classes (the run supplies ``embedding_size``), and also
-    ``miner`` (a class name, with a table ``miner_options``), ``distance`` and ``reducer`` (class names).
+    The options are the parameters of the class and its base classes (the run supplies
+    ``embedding_size``), and also ``miner`` (a class name, with a table ``miner_options``),
+    ``distance`` and ``reducer`` (class names).
     """
     cls = vars(losses).get(name)
     if not inspect.isclass(cls) or not issubclass(cls, losses.BaseMetricLossFunction):
@@ -109,10 +116,11 @@ def _factory(cls: type[Any]) -> Callable[..., PytorchMetricLearning]:
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """Collect the parameters of the constructor, and those that it forwards to its base classes' constructors.
+    """Collect the parameters of the constructor, and those that it forwards to its base classes'
+    constructors.
 
-    A constructor with ``**kwargs`` forwards optional parameters; with ``*args``, also required parameters, for which it
-    otherwise passes values itself.
+    A constructor with ``**kwargs`` forwards optional parameters; with ``*args``, also required
+    parameters, for which it otherwise passes values itself.
     """
     found: dict[str, inspect.Parameter] = {}
     forwarded = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
@@ -147,7 +155,8 @@ def _find_class(kind: str, name: str) -> Any:
     known = {key: value for key, value in vars(_BY_NAME[kind]).items() if inspect.isclass(value)}
     if name not in known:
         raise ValueError(
-            f"{kind} is {name!r}; expected a class of pytorch_metric_learning.{_BY_NAME[kind].__name__.split('.')[-1]}"
+            f"{kind} is {name!r}; expected a class of "
+            f"pytorch_metric_learning.{_BY_NAME[kind].__name__.split('.')[-1]}"
             f"{nearest(name, known)} known: {', '.join(sorted(known))}"
         )
     return known[name]

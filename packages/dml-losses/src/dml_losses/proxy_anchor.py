@@ -10,11 +10,13 @@ from dml_losses.functional.proxy_anchor import proxy_anchor
 
 
 class ProxyAnchor(torch.nn.Module):
-    """Each class's proxy compared with the batch: a log-sum-exp over positives, and a log-sum-exp over negatives.
+    """Each class's proxy compared with the batch: a log-sum-exp over positives, and a log-sum-exp
+    over negatives.
 
-    For the equation, see `dml_losses.functional.proxy_anchor`. Use it if batches have multiple images per class. Like
-    the authors, this class draws proxies from a normal distribution (Kaiming, fan-out). The authors also give the
-    proxies a hundred times the network's learning rate.
+    For the equation, see `dml_losses.functional.proxy_anchor`. Use it if batches have multiple
+    images per class. Like the authors, this class draws proxies from a normal distribution
+    (Kaiming, fan-out). The authors also give the proxies a hundred times the network's learning
+    rate.
 
     Args:
         num_classes, embedding_dim: C and D, both at least 1.

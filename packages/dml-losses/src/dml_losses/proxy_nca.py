@@ -11,13 +11,16 @@ from dml_losses.functional.proxy_nca import proxy_nca
 
 
 class ProxyNCA(torch.nn.Module):
-    """A softmax, or NCA, of distances that draws each embedding nearer to its class's proxy than to other proxies.
+    """A softmax, or NCA, of distances that draws each embedding nearer to its class's proxy than to
+    other proxies.
 
-    For the equation, see `dml_losses.functional.proxy_nca`. Use it to compare with the paper, or with MemVir's figures.
+    For the equation, see `dml_losses.functional.proxy_nca`. Use it to compare with the paper, or
+    with MemVir's figures.
 
     Args:
         num_classes, embedding_dim: C and D, both at least 1.
-        scale, positive_in_denominator: see `proxy_nca`; the scale is 1 in the paper, 12 in MemVir's code.
+        scale, positive_in_denominator: see `proxy_nca`; the scale is 1 in the paper, 12 in MemVir's
+            code.
 
     Attributes:
         class_weights: (C, D), drawn from a normal distribution. Pass it to the optimizer.

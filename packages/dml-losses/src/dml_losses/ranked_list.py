@@ -18,18 +18,21 @@ from dml_losses.functional.ranked_list import QueryWeights, ranked_list
 
 
 class RankedListLoss(torch.nn.Module):
-    """A loss of negatives inside a boundary and positives outside a hypersphere, weighted by the violation.
+    """A loss of negatives inside a boundary and positives outside a hypersphere, weighted by the
+    violation.
 
-    Use this loss to preserve the spread of classes: positives that are inside the hypersphere aren't drawn nearer.
-    For the equations, see `dml_losses.functional.ranked_list`.
+    Use this loss to preserve the spread of classes: positives that are inside the hypersphere
+    aren't drawn nearer. For the equations, see `dml_losses.functional.ranked_list`.
 
     Args:
-        margin, alpha, negative_temperature, positive_temperature, balance, query_weights: see `ranked_list`. For the
-            dynamic weighting of Eq. 15, use a linear schedule of `negative_temperature`.
+        margin, alpha, negative_temperature, positive_temperature, balance, query_weights: see
+            `ranked_list`. For the dynamic weighting of Eq. 15, use a linear schedule of
+            `negative_temperature`.
 
     Raises:
         TypeError: if a parameter isn't a number.
-        ValueError: if a parameter is out of range, the margin exceeds α, or `query_weights` is unknown.
+        ValueError: if a parameter is out of range, the margin exceeds α, or `query_weights` is
+            unknown.
     """
 
     def __init__(
@@ -51,7 +54,8 @@ class RankedListLoss(torch.nn.Module):
         self.query_weights: QueryWeights = query_weights
         if self.margin > self.alpha:
             raise ValueError(
-                f"margin is {margin}; expected at most alpha, {alpha}: alpha - margin is the hypersphere's diameter"
+                f"margin is {margin}; expected at most alpha, {alpha}: alpha - margin is the "
+                "hypersphere's diameter"
             )
 
     @classmethod
@@ -65,14 +69,17 @@ class RankedListLoss(torch.nn.Module):
 
         Raises:
             TypeError: if a parameter isn't a number.
-            ValueError: if the margin is outside [0, 2], the temperature isn't finite, or `query_weights` is unknown.
+            ValueError: if the margin is outside [0, 2], the temperature isn't finite, or
+                `query_weights` is unknown.
         """
         alpha = 1 + check_non_negative("margin", margin) / 2
         return cls(margin, alpha, negative_temperature, query_weights=query_weights)
 
     @property
     def hypersphere_diameter(self) -> float:
-        """The diameter α − m of the hypersphere, inside which positives are not violations (section 3.3)."""
+        """The diameter α − m of the hypersphere, inside which positives are not violations (section
+        3.3).
+        """
         return self.alpha - self.margin
 
     def forward(
@@ -82,7 +89,9 @@ class RankedListLoss(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
+        batch itself.
+        """
         return ranked_list(
             embeddings,
             labels,

@@ -11,7 +11,8 @@ from dml_losses.functional.recall_at_k_surrogate import check_cutoffs, recall_at
 
 
 class RecallAtKSurrogate(torch.nn.Module):
-    """One minus the mean recall at multiple cut-offs, with sigmoids: `dml_losses.functional.recall_at_k_surrogate`.
+    """One minus the mean recall at multiple cut-offs, with sigmoids:
+    `dml_losses.functional.recall_at_k_surrogate`.
 
     Use it to train Recall@k, with batches of thousands of images (see `training.micro_batch`).
 
@@ -20,7 +21,8 @@ class RecallAtKSurrogate(torch.nn.Module):
 
     Raises:
         TypeError: if `rank_temperature` isn't a number.
-        ValueError: if a parameter is out of range, or there aren't as many temperatures as cut-offs.
+        ValueError: if a parameter is out of range, or there aren't as many temperatures as
+            cut-offs.
     """
 
     def __init__(
@@ -41,7 +43,9 @@ class RecallAtKSurrogate(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
+        batch itself.
+        """
         return recall_at_k_surrogate(
             embeddings,
             labels,

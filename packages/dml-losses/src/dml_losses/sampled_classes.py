@@ -22,14 +22,17 @@ class SampledClasses(torch.nn.Module):
 
     |choice| = max(⌈fraction · C⌉, distinct classes of the batch)
 
-    Use it if a step over all classes is too slow or takes too much memory: the loss only reads the chosen weights, and
-    their gradient is sparse. The optimizer must take sparse gradients and only update their rows: use
-    `torch.optim.SparseAdam`, `Adagrad`, or `SGD` without momentum and weight decay.
+    Use it if a step over all classes is too slow or takes too much memory: the loss only reads the
+    chosen weights, and their gradient is sparse. The optimizer must take sparse gradients and only
+    update their rows: use `torch.optim.SparseAdam`, `Adagrad`, or `SGD` without momentum and weight
+    decay.
 
-    Source: Making Classification Competitive for Deep Metric Learning, section 4.3; An et al. 2021, Partial FC.
+    Source: Making Classification Competitive for Deep Metric Learning, section 4.3; An et al. 2021,
+    Partial FC.
 
     Args:
-        loss: a class loss with a parameter ``class_weights``. The loss changes: its class weights move to this module.
+        loss: a class loss with a parameter ``class_weights``. The loss changes: its class weights
+            move to this module.
         class_fraction: in (0, 1]; 0.1 costs less than 1 % of Recall@1 in the paper (section 6.5).
         seed: determines each choice, together with the number of earlier calls.
 
@@ -37,7 +40,8 @@ class SampledClasses(torch.nn.Module):
         class_weights: (C, D), or (C·K, D). Pass it to the optimizer.
 
     Raises:
-        TypeError: if ``class_weights`` isn't a parameter of the loss, or the seed or the fraction has the wrong type.
+        TypeError: if ``class_weights`` isn't a parameter of the loss, or the seed or the fraction
+            has the wrong type.
         ValueError: if the fraction or the seed is out of range.
 
     Example:
@@ -81,7 +85,9 @@ class SampledClasses(torch.nn.Module):
 
     @property
     def sharded_forward(self) -> Callable[[torch.Tensor, torch.Tensor, ClassShard], torch.Tensor]:
-        """Compute the same loss from this rank's classes, if the loss supports it; see `dml_core.ShardableLoss`."""
+        """Compute the same loss from this rank's classes, if the loss supports it; see
+        `dml_core.ShardableLoss`.
+        """
         if not is_shardable(self.loss):
             raise AttributeError(f"{type(self.loss).__name__} has no sharded_forward")
         return self._sharded_forward
@@ -89,7 +95,9 @@ class SampledClasses(torch.nn.Module):
     def _sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """Make the same choice on all ranks, and compute with the chosen classes that this rank stores."""
+        """Make the same choice on all ranks, and compute with the chosen classes that this rank
+        stores.
+        """
         assert is_shardable(self.loss)
         if self._sparse or self.class_fraction < 1:
             classes_S, labels = self._choose(labels, shard.num_classes)
@@ -105,11 +113,15 @@ class SampledClasses(torch.nn.Module):
     extra_repr = show("class_fraction", "seed")
 
     def sparse_parameters(self) -> Sequence[str]:
-        """Return the name of the class weights if the initial fraction is below 1; see `dml_core.SparseLoss`."""
+        """Return the name of the class weights if the initial fraction is below 1; see
+        `dml_core.SparseLoss`.
+        """
         return ("class_weights",) if self._sparse else ()
 
     def get_extra_state(self) -> torch.Tensor:
-        """Return the number of earlier choices, so that a resumed run draws the same choices as an unbroken run."""
+        """Return the number of earlier choices, so that a resumed run draws the same choices as an
+        unbroken run.
+        """
         return torch.tensor(self._count)
 
     def set_extra_state(self, state: torch.Tensor) -> None:
@@ -117,13 +129,17 @@ class SampledClasses(torch.nn.Module):
         self._count = int(state)
 
     def _choose(self, labels: torch.Tensor, num_classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Choose the next classes, (S,) sorted, and convert the labels to indices into this choice, (B,)."""
+        """Choose the next classes, (S,) sorted, and convert the labels to indices into this choice,
+        (B,).
+        """
         generator = torch.Generator().manual_seed(_mix(self.seed, self._count))
         self._count += 1
         return choose_classes(labels.long(), num_classes, self.class_fraction, generator)
 
     def _select_rows(self, classes_S: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Select the rows of these classes, (S·K, D); a sparse gradient only contains these rows."""
+        """Select the rows of these classes, (S·K, D); a sparse gradient only contains these
+        rows.
+        """
         center_K = torch.arange(self.centers_per_class, device=classes_S.device)
         indices = (classes_S[:, None] * self.centers_per_class + center_K).flatten()
         rows: torch.Tensor = embedding(indices, weights, sparse=self._sparse)
@@ -144,19 +160,22 @@ def choose_classes(
         generator: a generator on the CPU, so that all ranks and devices make the same choice.
 
     Returns:
-        The choice, (S,) sorted, and the labels as indices into this choice, (B,), both on the labels' device.
+        The choice, (S,) sorted, and the labels as indices into this choice, (B,), both on the
+        labels' device.
     """
     own = torch.unique(labels)
     wanted = max(-int(-class_fraction * num_classes // 1), len(own)) - len(own)
     drawn = _draw_distinct(num_classes - len(own), wanted, generator).to(labels.device)
-    # The r-th class outside the batch is r plus the number of classes in the batch that precede this class.
+    # The r-th class outside the batch is r plus the number of classes in the batch that precede
+    # this class.
     skipped = torch.searchsorted(own - torch.arange(len(own), device=own.device), drawn, right=True)
     choice = torch.cat((own, drawn + skipped)).sort().values
     return choice, torch.searchsorted(choice, labels)
 
 
 def _draw_distinct(population: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Draw `count` distinct numbers from range(population) in any order; all sets are equally likely.
+    """Draw `count` distinct numbers from range(population) in any order; all sets are equally
+    likely.
 
     The numbers are on the generator's device, not on torch's default device.
     """
@@ -173,7 +192,9 @@ def _draw_distinct(population: int, count: int, generator: torch.Generator) -> t
 
 
 def _mix(seed: int, count: int) -> int:
-    """Hash seed and count, so that neighbours differ, to the 32 bits that torch's generator uses."""
+    """Hash seed and count, so that neighbours differ, to the 32 bits that torch's generator
+    uses.
+    """
     return (
         splitmix64((seed * 0xD1342543DE82EF95 + (count + 1) * GOLDEN) & 0xFFFFFFFFFFFFFFFF)
         & 0xFFFFFFFF

@@ -14,13 +14,14 @@ from dml_losses.update_check import expect_updates
 class SigLIP(torch.nn.Module):
     """Logistic loss of all pairs, same class or not, with a learned scale and bias.
 
-    Use it for large batches over many ranks: a row doesn't need the sum over all others. For the equation, see `siglip`
-    in `dml_losses.functional`.
+    Use it for large batches over many ranks: a row doesn't need the sum over all others. For the
+    equation, see `siglip` in `dml_losses.functional`.
 
     Args:
         scale: t > 0 at the start; default 10, as in the paper.
         bias: b at the start; default −10, as in the paper.
-        over_ranks: see `siglip`. `dml train` gathers the global batch; elsewhere, use ``GlobalBatch(SigLIP(…))``.
+        over_ranks: see `siglip`. `dml train` gathers the global batch; elsewhere, use
+            ``GlobalBatch(SigLIP(…))``.
 
     Attributes:
         log_scale, bias: log t and b, scalar parameters. Pass them to the optimizer.
@@ -44,7 +45,9 @@ class SigLIP(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
+        batch itself.
+        """
         return siglip(
             embeddings,
             labels,

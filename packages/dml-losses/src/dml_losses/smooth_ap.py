@@ -9,7 +9,8 @@ from dml_losses.functional.smooth_ap import smooth_ap
 
 
 class SmoothAP(torch.nn.Module):
-    """One minus the mean average precision, with sigmoids instead of steps: `dml_losses.functional.smooth_ap`.
+    """One minus the mean average precision, with sigmoids instead of steps:
+    `dml_losses.functional.smooth_ap`.
 
     Use it to train the metric that you report, with large batches (see `training.micro_batch`).
 
@@ -31,7 +32,9 @@ class SmoothAP(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
+        batch itself.
+        """
         return smooth_ap(embeddings, labels, gallery, gallery_labels, temperature=self.temperature)
 
     extra_repr = show("temperature")

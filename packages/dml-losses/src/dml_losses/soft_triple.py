@@ -10,16 +10,19 @@ from dml_losses.functional.soft_triple import soft_triple
 
 
 class SoftTriple(torch.nn.Module):
-    """A softmax over classes with multiple, softly assigned centres; superfluous centres are drawn together.
+    """A softmax over classes with multiple, softly assigned centres; superfluous centres are drawn
+    together.
 
-    For the equation, see `dml_losses.functional.soft_triple`. Use it for classes with multiple modes of appearance.
+    For the equation, see `dml_losses.functional.soft_triple`. Use it for classes with multiple
+    modes of appearance.
 
     Args:
         num_classes, embedding_dim: C and D, both at least 1.
         centers_per_class, scale, center_temperature, margin, merge_weight: see `soft_triple`.
 
     Attributes:
-        class_weights: (C·K, D), normally distributed, with consecutive centres per class. Pass it to the optimizer.
+        class_weights: (C·K, D), normally distributed, with consecutive centres per class. Pass it
+            to the optimizer.
 
     Raises:
         TypeError, ValueError: if a parameter has the wrong type or is out of range.

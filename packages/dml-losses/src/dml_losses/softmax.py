@@ -12,7 +12,8 @@ from dml_losses.functional.sphere import common_precision
 
 
 class Softmax(torch.nn.Module):
-    """Plain softmax classification, without normalisation and bias: `dml_losses.functional.softmax`.
+    """Plain softmax classification, without normalisation and bias:
+    `dml_losses.functional.softmax`.
 
     Use it as a baseline for the losses of cosines.
 
@@ -46,9 +47,11 @@ class Softmax(torch.nn.Module):
 
 
 class VirtualSoftmax(torch.nn.Module):
-    """Softmax with an extra class in the direction of the embedding: `dml_losses.functional.virtual_softmax`.
+    """Softmax with an extra class in the direction of the embedding:
+    `dml_losses.functional.virtual_softmax`.
 
-    Use it instead of `Softmax`, with the same arguments: the extra class adds a margin without a parameter.
+    Use it instead of `Softmax`, with the same arguments: the extra class adds a margin without a
+    parameter.
     """
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:

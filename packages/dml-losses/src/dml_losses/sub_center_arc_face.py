@@ -11,10 +11,12 @@ from dml_losses.functional.sub_center_arc_face import sub_center_arc_face
 
 
 class SubCenterArcFace(torch.nn.Module):
-    """ArcFace with multiple centres per class, using only the nearest: `functional.sub_center_arc_face`.
+    """ArcFace with multiple centres per class, using only the nearest:
+    `functional.sub_center_arc_face`.
 
-    Use it instead of ArcFace if labels are noisy: images of a different person can get a separate centre. The second
-    training in the paper, without images far from the dominant centre of their class, is not part of the loss.
+    Use it instead of ArcFace if labels are noisy: images of a different person can get a separate
+    centre. The second training in the paper, without images far from the dominant centre of their
+    class, is not part of the loss.
 
     Args:
         num_classes, embedding_dim: C and D, both at least 1.

@@ -17,24 +17,25 @@ class SumOfLosses(torch.nn.Module):
 
     L = Σ_t w_t · l_t(x, y)
 
-    Use it to train with a class loss and a pair loss at once, or to add a regulariser such as `KoLeo`. A term can be
-    any loss, wrapped or not, and keeps separate parameters and memory.
+    Use it to train with a class loss and a pair loss at once, or to add a regulariser such as
+    `KoLeo`. A term can be any loss, wrapped or not, and keeps separate parameters and memory.
 
-    Source: Luo et al. 2019, Bag of Tricks and a Strong Baseline for Deep Person Re-identification, which adds a softmax
-    and a triplet loss.
+    Source: Luo et al. 2019, Bag of Tricks and a Strong Baseline for Deep Person Re-identification,
+    which adds a softmax and a triplet loss.
 
     Args:
         terms: the losses l_t, by name.
         weights: w_t ≥ 0 by name; the default of each is 1.
 
     Attributes:
-        terms: a `torch.nn.ModuleDict`. A schedule moves an option of a term as ``loss.terms.NAME.OPTION``.
+        terms: a `torch.nn.ModuleDict`. A schedule moves an option of a term as
+            ``loss.terms.NAME.OPTION``.
         weights: has an attribute per term. A schedule moves it as ``loss.weights.NAME``.
 
     Raises:
         TypeError: if a term isn't a module, or a weight isn't a number.
-        ValueError: if there is no term, a name is empty, has a dot or is a method of `torch.nn.ModuleDict`, or a weight
-            is below 0 or belongs to no term.
+        ValueError: if there is no term, a name is empty, has a dot or is a method of
+            `torch.nn.ModuleDict`, or a weight is below 0 or belongs to no term.
 
     Example:
         >>> import torch
@@ -80,7 +81,8 @@ class SumOfLosses(torch.nn.Module):
 
     def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Compute the scalar loss of embeddings (B, D) with labels (B,)."""
-        # Sum the terms' gradients here, in float32: the sum of finite float16 numbers can exceed the range.
+        # Sum the terms' gradients here, in float32: the sum of finite float16 numbers can exceed
+        # the range.
         embeddings = full_precision(embeddings)
         values = {name: term(embeddings, labels) for name, term in self.terms.items()}
         self._values = {f"terms.{name}": value.detach() for name, value in values.items()}
@@ -89,7 +91,9 @@ class SumOfLosses(torch.nn.Module):
         ).sum()
 
     def logged_values(self) -> Mapping[str, torch.Tensor]:
-        """Return each term's value in the last call, without its weight; see `dml_core.LoggedLoss`."""
+        """Return each term's value in the last call, without its weight; see
+        `dml_core.LoggedLoss`.
+        """
         return self._values
 
     def extra_repr(self) -> str:

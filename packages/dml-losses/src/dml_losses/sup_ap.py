@@ -35,7 +35,9 @@ class SupAP(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
+        batch itself.
+        """
         return sup_ap(
             embeddings,
             labels,

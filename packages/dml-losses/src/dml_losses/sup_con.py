@@ -9,7 +9,8 @@ from dml_losses.functional.sup_con import sup_con
 
 
 class SupCon(torch.nn.Module):
-    """Cross entropy of a softmax over all rows, at an anchor's positives: `dml_losses.functional.sup_con`.
+    """Cross entropy of a softmax over all rows, at an anchor's positives:
+    `dml_losses.functional.sup_con`.
 
     Use it with large batches, since each anchor is compared with all rows.
 
@@ -31,7 +32,9 @@ class SupCon(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
+        batch itself.
+        """
         return sup_con(embeddings, labels, gallery, gallery_labels, temperature=self.temperature)
 
     extra_repr = show("temperature")

@@ -11,10 +11,11 @@ from dml_losses.functional.triplet import Triplets, triplet
 
 
 class Triplet(torch.nn.Module):
-    """A loss of triplets in which a positive should be nearer to the anchor than a negative, by a margin.
+    """A loss of triplets in which a positive should be nearer to the anchor than a negative, by a
+    margin.
 
-    Use it beside a class loss, as the re-identification baseline does, or as a baseline. For the equations, see
-    `dml_losses.functional.triplet`.
+    Use it beside a class loss, as the re-identification baseline does, or as a baseline. For the
+    equations, see `dml_losses.functional.triplet`.
 
     Args:
         triplets, margin: see `triplet`. A schedule can change the margin.
@@ -39,7 +40,9 @@ class Triplet(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
+        batch itself.
+        """
         return triplet(
             embeddings,
             labels,

@@ -8,16 +8,18 @@ import torch
 
 # More gradients than anybody accumulates for one optimizer step.
 GRADIENTS = 100
-# How many values to compare. After 100 gradients, an optimizer should have changed some of these values.
+# How many values to compare. After 100 gradients, an optimizer should have changed some of these
+# values.
 COMPARED = 4096
 
 
 def expect_updates(name: str, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
     """Return the parameter, and warn once if it gets 100 gradients without being changed.
 
-    The usual reason is an optimizer that only has the network's parameters. The check ends when the parameter changes,
-    or after the warning. If an optimizer doesn't update autograd's version counter, like fused optimizers, the check
-    compares values, which are read from the device once. A deep copy isn't watched.
+    The usual reason is an optimizer that only has the network's parameters. The check ends when the
+    parameter changes, or after the warning. If an optimizer doesn't update autograd's version
+    counter, like fused optimizers, the check compares values, which are read from the device once.
+    A deep copy isn't watched.
     """
     count, version, values = 0, 0, torch.empty(0)
 
@@ -35,9 +37,10 @@ def expect_updates(name: str, parameter: torch.nn.Parameter) -> torch.nn.Paramet
             first = _first_values(parameter)
             if torch.equal(first, values.to(first)):
                 warnings.warn(
-                    f"{name} of shape {tuple(parameter.shape)} got {count} gradients and never changed: give the "
-                    "loss's parameters to the optimizer, as in AdamW([*network.parameters(), *loss.parameters()]); "
-                    f"to keep {name} as it is, call requires_grad_(False) on it",
+                    f"{name} of shape {tuple(parameter.shape)} got {count} gradients and never "
+                    "changed: give the loss's parameters to the optimizer, as in "
+                    f"AdamW([*network.parameters(), *loss.parameters()]); to keep {name} as it is, "
+                    "call requires_grad_(False) on it",
                     stacklevel=2,
                 )
 

@@ -1,4 +1,6 @@
-"""Code that the tests of dml-losses share; pytest's `pythonpath` in the root pyproject.toml makes it importable."""
+"""Code that the tests of dml-losses share; pytest's `pythonpath` in the root pyproject.toml makes
+it importable.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def batch(step: int, size: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def recording(base: type[nn.Module], note: Callable[..., Any]) -> tuple[list[Any], type[nn.Module]]:
-    """Return a list, and a subclass of a class loss that adds `note(embeddings, class_weights)` when it is called."""
+    """Return a list, and a subclass of a class loss that adds `note(embeddings, class_weights)`
+    when it is called.
+    """
     seen: list[Any] = []
 
     class Recording(base):  # type: ignore[misc, valid-type]
@@ -40,14 +44,17 @@ def recording(base: type[nn.Module], note: Callable[..., Any]) -> tuple[list[Any
 
 
 def use_blocks(monkeypatch: pytest.MonkeyPatch, kept: bool, size: int) -> None:
-    """Keep derivatives in blocks of `size` rows or, if not `kept`, pass twice over blocks of `size` class weights."""
+    """Keep derivatives in blocks of `size` rows or, if not `kept`, pass twice over blocks of `size`
+    class weights.
+    """
     monkeypatch.setattr(kernel, "_KEPT_ELEMENTS", {"cpu": 2**23 if kept else 0})
     monkeypatch.setattr(kernel, "_BLOCK_ELEMENTS", {"cpu": 0})
     monkeypatch.setattr(kernel, "_FEWEST_ROWS", size)
     monkeypatch.setattr(kernel, "_FEWEST_COLUMNS", size)
 
 
-# Blocks of four rows, of one class weight, and of five, which is neither all classes nor a multiple of the centres.
+# Blocks of four rows, of one class weight, and of five, which is neither all classes nor a multiple
+# of the centres.
 BLOCKS = pytest.mark.parametrize(("kept", "size"), [(True, 4), (False, 1), (False, 5)])
 
 

@@ -1,4 +1,6 @@
-"""Ranks that train with all kinds of losses; multiple ranks must agree with `train` on a single rank."""
+"""Ranks that train with all kinds of losses; multiple ranks must agree with `train` on a single
+rank.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ import dml_losses as dml
 from dml_core import backward_in_micro_batches
 from dml_core.testing.ranks import joined
 
-# Memories are full and wrap after three steps (the queue with 23 rows) or seven (MemVir's warm-up and queue).
+# Memories are full and wrap after three steps (the queue with 23 rows) or seven (MemVir's warm-up
+# and queue).
 CLASSES, DIM, STEPS = 6, 5, 16
 
 

@@ -1,4 +1,5 @@
-"""Slow references for the losses: the equations as loops over float64 numbers. They must not use the package's code.
+"""Slow references for the losses: the equations as loops over float64 numbers. They must not use
+the package's code.
 
 If a paper defines the gradient, a second function returns the gradient.
 """
@@ -33,7 +34,9 @@ def sides(
     gallery: Tensor | None = None,
     gallery_labels: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Return unit rows of the batch and the gallery, the gallery's labels, and whether the batch is the gallery."""
+    """Return unit rows of the batch and the gallery, the gallery's labels, and whether the batch is
+    the gallery.
+    """
     f = unit(embeddings)
     g_labels = labels if gallery_labels is None else gallery_labels
     return f, f if gallery is None else unit(gallery), g_labels, gallery is None
@@ -90,7 +93,8 @@ def instance_cross_entropy_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Sum Eq. 13-15 over anchors: the gradients with respect to embeddings and gallery.
 
-    With `others`, positives and negatives move as in Eq. 15; with `anchor`, these weights also move the anchor.
+    With `others`, positives and negatives move as in Eq. 15; with `anchor`, these weights also move
+    the anchor.
     """
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     n = len(f)
@@ -143,7 +147,9 @@ def ranked_list_value(
     balance: float,
     query_weights: str = "equal",
 ) -> Tensor:
-    """Compute Eq. 8-14; differentiable as in section 3.2.4, where weights and the other features are constants."""
+    """Compute Eq. 8-14; differentiable as in section 3.2.4, where weights and the other features
+    are constants.
+    """
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     g = g.detach()
 
@@ -241,7 +247,9 @@ def softmax_value(
 def curricular_face_value(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, t: float, scale: float, margin: float
 ) -> Tensor:
-    """Compute CurricularFace, Eq. 5-9. Past π, the authors' code replaces the true class's logit, not the threshold."""
+    """Compute CurricularFace, Eq. 5-9. Past π, the authors' code replaces the true class's logit,
+    not the threshold.
+    """
     logits = []
     for cosines, y in zip(cosine_lists(embeddings, class_weights), labels.tolist()):
         threshold = torch.cos(torch.arccos(cosines[y]) + margin)
@@ -407,7 +415,9 @@ def _distances(
 def triplet_value(
     embeddings: Tensor, labels: Tensor, *gallery: Tensor, triplets: str, margin: float | str
 ) -> Tensor:
-    """Average over triplets: L_BH and L_BA≠0 of Hermans et al. 2017, and FaceNet's semi-hard negatives."""
+    """Average over triplets: L_BH and L_BA≠0 of Hermans et al. 2017, and FaceNet's semi-hard
+    negatives.
+    """
 
     def loss(positive: Tensor, negative: Tensor) -> Tensor:
         excess = positive - negative
@@ -429,7 +439,9 @@ def triplet_value(
 def contrastive_value(
     embeddings: Tensor, labels: Tensor, *gallery: Tensor, margin: float
 ) -> Tensor:
-    """Compute Hadsell et al. 2006 per query, as means over positives, and over negatives within the margin."""
+    """Compute Hadsell et al. 2006 per query, as means over positives, and over negatives within the
+    margin.
+    """
     total = embeddings.sum() * 0
     for positives, negatives in _distances(embeddings, labels, *gallery):
         total = total + _mean([d**2 / 2 for d in positives], embeddings)
@@ -466,7 +478,9 @@ def multi_similarity_value(
 def info_nce_value(
     embeddings: Tensor, labels: Tensor, *gallery: Tensor, log_scale: Tensor, symmetric: bool
 ) -> Tensor:
-    """Compute InfoNCE as in CLIP, Radford et al. 2021, but a row can have several partners, or none."""
+    """Compute InfoNCE as in CLIP, Radford et al. 2021, but a row can have several partners, or
+    none.
+    """
     sided = [(embeddings, labels, *gallery)]
     if gallery and symmetric:
         sided.append((*gallery, embeddings, labels))
@@ -494,7 +508,9 @@ def sup_con_value(
 def siglip_value(
     embeddings: Tensor, labels: Tensor, *gallery: Tensor, log_scale: Tensor, bias: Tensor
 ) -> Tensor:
-    """Compute SigLIP, Zhai et al. 2023, with labels: z is 1 when a pair of rows is in the same class, else −1."""
+    """Compute SigLIP, Zhai et al. 2023, with labels: z is 1 when a pair of rows is in the same
+    class, else −1.
+    """
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     total = (embeddings.sum() + log_scale + bias) * 0
     for i in range(len(f)):
@@ -509,7 +525,9 @@ def siglip_value(
 
 
 def koleo_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor) -> Tensor:
-    """Compute Sablayrolles et al. 2019 on unit rows: average −log of the distance to the nearest other row."""
+    """Compute Sablayrolles et al. 2019 on unit rows: average −log of the distance to the nearest
+    other row.
+    """
     f, g, _, within = sides(embeddings, labels, *gallery)
     total = embeddings.sum() * 0
     for i in range(len(f)):
@@ -551,7 +569,9 @@ def ada_face_value(
     margin: float,
     concentration: float,
 ) -> Tensor:
-    """Compute AdaFace, Kim et al. 2022, with the limits in the authors' code, except for the limits of angles."""
+    """Compute AdaFace, Kim et al. 2022, with the limits in the authors' code, except for the limits
+    of angles.
+    """
     logits = []
     for x, cosines, y in zip(embeddings, cosine_lists(embeddings, class_weights), labels.tolist()):
         length = min(max(float(x.detach().norm()), 0.001), 100.0)

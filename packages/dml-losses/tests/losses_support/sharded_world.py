@@ -21,8 +21,8 @@ CLASSES, DIM, STEPS = 7, 5, 8
 class PluginLoss(nn.Module):
     """A class loss in a plugin that only imports `dml_core`.
 
-    The gradient takes all possible ways: all ranks compute the margin and the embedding's length; all logits
-    grow with the true class's logit, which is known on a single rank.
+    The gradient takes all possible ways: all ranks compute the margin and the embedding's length;
+    all logits grow with the true class's logit, which is known on a single rank.
     """
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:
@@ -91,7 +91,9 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
 
 
 def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw eleven rows, which can't be shared evenly by 2 or 4 ranks; in some steps, all are in a single class."""
+    """Draw eleven rows, which can't be shared evenly by 2 or 4 ranks; in some steps, all are in a
+    single class.
+    """
     generator = torch.Generator().manual_seed(step)
     return (
         torch.randn(11, DIM, generator=generator, dtype=torch.float64),
@@ -100,7 +102,9 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, Any]:
-    """Train; return the values of all steps, the final state, and this rank's rows of all parameters."""
+    """Train; return the values of all steps, the final state, and this rank's rows of all
+    parameters.
+    """
     torch.manual_seed(0)
     module = (
         dml.ShardedClasses(lambda: LOSSES[name]().double()) if sharded else LOSSES[name]().double()

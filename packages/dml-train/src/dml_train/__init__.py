@@ -6,8 +6,8 @@
     run = dml_train.train(recipe, "runs/tiny")
     model = dml_train.open_model(run.path)
 
-A name is imported when it is first used, so that importing the package stays fast. `__init__.pyi` lists the names; see
-docs/reference/python.md in the repository for explanations and examples.
+A name is imported when it is first used, so that importing the package stays fast. `__init__.pyi`
+lists the names; see docs/reference/python.md in the repository for explanations and examples.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-# The public names and their modules. `__init__.py` reads this table, and imports a name when it is first used.
+# The public names and their modules. `__init__.py` reads this table, and imports a name when it is
+# first used.
 from dml_train.cluster.ray_cluster import RayCluster as RayCluster
 from dml_train.cluster.ray_cluster import RayExecutor as RayExecutor
 from dml_train.data.inspection import Inspection as Inspection

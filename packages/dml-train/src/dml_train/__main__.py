@@ -1,4 +1,6 @@
-"""The program `dml`, also ``python -m dml_train``; Ctrl-C doesn't print a traceback, even during imports."""
+"""The program `dml`, also ``python -m dml_train``; Ctrl-C doesn't print a traceback, even during
+imports.
+"""
 
 from __future__ import annotations
 

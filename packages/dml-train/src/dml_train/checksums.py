@@ -1,4 +1,6 @@
-"""Checksums of files: size and SHA-256 are recorded when a file is written, and compared when it is read."""
+"""Checksums of files: size and SHA-256 are recorded when a file is written, and compared when it is
+read.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def record_of(path: Path) -> FileRecord:
 
 
 def compare(path: Path, expected: FileRecord) -> str | None:
-    """Describe how a file differs from the manifest's entry, or return None; raise an OSError if it can't be read."""
+    """Describe how a file differs from the manifest's entry, or return None; raise an OSError if it
+    can't be read.
+    """
     if (size := path.stat().st_size) != expected["bytes"]:
         return f"has {size} bytes; the manifest says {expected['bytes']}"
     if sha256_of(path) != expected["sha256"]:

@@ -1,7 +1,8 @@
 """The `dml` command: thin commands over `dml_train`, and the commands of plugins.
 
-When a command raises a `DmlError`, the program prints the message on stderr and exits with code 2. When a signal
-stops a run, or Ctrl-C stops any command, the program exits with 128 plus the signal's number.
+When a command raises a `DmlError`, the program prints the message on stderr and exits with code 2.
+When a signal stops a run, or Ctrl-C stops any command, the program exits with 128 plus the signal's
+number.
 """
 
 from __future__ import annotations
@@ -44,13 +45,17 @@ class Dml(click.Group):
         return sorted({**self.commands, **self._plugin_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command with this name; load plugins only if dml doesn't define such a command."""
+        """Return the command with this name; load plugins only if dml doesn't define such a
+        command.
+        """
         return self.commands.get(cmd_name) or self._plugin_commands(ctx).get(cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; if it doesn't exist, suggest a name, and list plugins that failed to load."""
+        """Find the command; if it doesn't exist, suggest a name, and list plugins that failed to
+        load.
+        """
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -120,8 +125,10 @@ def _describe_missing(parameter: click.Parameter | None) -> str:
 @click.group(
     cls=Dml,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Start: 'dml demo', or 'dml train my-images --set dataset.root=FOLDER --out runs/mine' with a folder of "
-    "images for each class.",
+    epilog=(
+        "Start: 'dml demo', or 'dml train my-images --set dataset.root=FOLDER --out runs/mine' "
+        "with a folder of images for each class."
+    ),
 )
 @click.version_option(__version__, prog_name="dml")
 @click.pass_context

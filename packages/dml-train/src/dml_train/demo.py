@@ -1,4 +1,6 @@
-"""The demo: train on rendered characters, and compare the embedding with raw pixels on unseen characters."""
+"""The demo: train on rendered characters, and compare the embedding with raw pixels on unseen
+characters.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,13 @@ def run_demo(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> None:
-    """Train with the bundled recipe ``demo``, and compare four embeddings of images of unseen classes.
+    """Train with the bundled recipe ``demo``, and compare four embeddings of images of unseen
+    classes.
 
-    This function prints a table of metrics for raw pixels, the untrained network, the trained network, and binary codes
-    (the signs of the embedding). It also saves them in the run's folder, in ``comparison.json`` and in a report.
-    Raise a `DmlError` if `out` isn't empty, or a package that the recipe needs isn't installed.
+    This function prints a table of metrics for raw pixels, the untrained network, the trained
+    network, and binary codes (the signs of the embedding). It also saves them in the run's folder,
+    in ``comparison.json`` and in a report. Raise a `DmlError` if `out` isn't empty, or a package
+    that the recipe needs isn't installed.
 
     Args:
         out: the run's folder; must be new or empty, unless `resume` is true.

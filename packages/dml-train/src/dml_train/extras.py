@@ -1,4 +1,6 @@
-"""Optional packages: when a package is missing, the error names the extra of dml-train to install."""
+"""Optional packages: when a package is missing, the error names the extra of dml-train to
+install.
+"""
 
 from __future__ import annotations
 
@@ -24,5 +26,6 @@ def extra(name: str, what: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise MissingExtra(
-            f"{what} needs {error.name or 'a package'} ({error}); install it: pip install 'dml-train[{name}]'"
+            f"{what} needs {error.name or 'a package'} ({error}); install it: pip install "
+            f"'dml-train[{name}]'"
         ) from error

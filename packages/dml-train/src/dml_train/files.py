@@ -24,7 +24,9 @@ class FolderLocked(DmlError):
 
 
 class WriteRefused(DmlError):
-    """A failed write, for example because the disk is full or read-only; existing complete files are unchanged."""
+    """A failed write, for example because the disk is full or read-only; existing complete files
+    are unchanged.
+    """
 
 
 @contextmanager
@@ -33,7 +35,8 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
 
     Args:
         folder: the folder to lock; other processes should also lock it using this function.
-        doing: the activity of the processes that lock this folder, for the error: "training in runs/a".
+        doing: the activity of the processes that lock this folder, for the error: "training in
+            runs/a".
 
     Raises:
         FolderLocked: if another process holds the lock.
@@ -55,7 +58,9 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
 
 
 def check_path(path: Path) -> None:
-    """Raise a `DmlError` if the path can't be a file, because a name is too long or contains an invalid character."""
+    """Raise a `DmlError` if the path can't be a file, because a name is too long or contains an
+    invalid character.
+    """
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -76,12 +81,16 @@ def read_array(path: Path) -> npt.NDArray[Any]:
     except (OSError, ValueError, EOFError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         if "allow_pickle" in str(error) or "Python objects" in str(error):
-            reason = "it is in a different format, or contains Python objects; expected numbers or strings"
+            reason = (
+                "it is in a different format, or contains Python objects; expected numbers or "
+                "strings"
+            )
         raise DmlError(f"can't read {path} as a .npy file: {reason}") from error
     if isinstance(array, np.lib.npyio.NpzFile):
         array.close()
         raise DmlError(
-            f"{path} is an archive of arrays; expected a .npy file with a single array, as numpy.save writes it"
+            f"{path} is an archive of arrays; expected a .npy file with a single array, as "
+            "numpy.save writes it"
         )
     return array
 
@@ -90,7 +99,8 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write a .npy file with `write_atomically`."""
 
     def write(file: BinaryIO) -> None:
-        # Hide the file's descriptor: numpy would otherwise use C's fwrite, and errors wouldn't say why a write failed.
+        # Hide the file's descriptor: numpy would otherwise use C's fwrite, and errors wouldn't say
+        # why a write failed.
         writable: Any = SimpleNamespace(write=file.write)
         np.save(writable, array, allow_pickle=False)
 
@@ -111,7 +121,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in UTF-8 with `write_atomically`; paths in it that aren't UTF-8 keep their bytes."""
+    """Write a text file in UTF-8 with `write_atomically`; paths in it that aren't UTF-8 keep their
+    bytes.
+    """
     write_atomically(path, lambda file: file.write(text.encode(errors="surrogateescape")))
 
 
@@ -132,7 +144,8 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file under a temporary name, sync and rename it, so that `path` is always complete.
 
-    If the write fails, for example on a full disk, raise `WriteRefused`; an existing file at `path` is not changed.
+    If the write fails, for example on a full disk, raise `WriteRefused`; an existing file at `path`
+    is not changed.
     """
     partial = partial_path(path)
     with report_write_errors(f"write {path}"):

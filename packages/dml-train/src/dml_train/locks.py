@@ -1,4 +1,6 @@
-"""Exclusive locks on files and folders, which end with the process: flock, or on Windows a lock on the first byte."""
+"""Exclusive locks on files and folders, which end with the process: flock, or on Windows a lock on
+the first byte.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ def hold_lock(path: Path, wait: bool) -> Iterator[None]:
     """Lock a file or folder until this context or this process ends.
 
     Args:
-        path: the file or folder to lock; a missing file is created. Windows and NFS only lock files that are open for
-            writing, which a folder can't be; instead, a file next to the folder is locked.
+        path: the file or folder to lock; a missing file is created. Windows and NFS only lock files
+            that are open for writing, which a folder can't be; instead, a file next to the folder
+            is locked.
         wait: whether to wait if a different process holds the lock.
 
     Raises:

@@ -16,7 +16,8 @@ def dml_datasets() -> Iterable[Component]:
     yield Component(
         "glyphs",
         "dml_train.data.glyphs:Glyphs",
-        "characters drawn with matplotlib's fonts or yours, half of the classes unseen; no download",
+        "characters drawn with matplotlib's fonts or yours, half of the classes unseen; no "
+        "download",
     )
     for name, summary, source in (
         (
@@ -31,7 +32,8 @@ def dml_datasets() -> Iterable[Component]:
         ),
         (
             "table",
-            "Parquet, Arrow or WebDataset files, also of datasets' save_to_disk, with images and labels",
+            "Parquet, Arrow or WebDataset files, also of datasets' save_to_disk, with images and "
+            "labels",
             "",
         ),
         ("cub", "CUB-200-2011: 200 species of birds; the first 100 train", "Wah et al. 2011"),
@@ -84,7 +86,8 @@ def dml_backbones() -> Iterable[Component]:
     yield Component(
         "torchvision",
         "dml_train.networks.backbones:TorchvisionModel",
-        "any classification model of torchvision by name, without its classifier; your weights or torchvision's",
+        "any classification model of torchvision by name, without its classifier; your weights or "
+        "torchvision's",
         source="https://docs.pytorch.org/vision/stable/models.html",
     )
 

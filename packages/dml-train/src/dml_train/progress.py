@@ -24,7 +24,8 @@ def stage(console: Console | None, name: str, total: int, done: int = 0) -> Iter
     """Show the progress of a stage of a run.
 
     Args:
-        console: on a terminal, shows a bar; elsewhere, a line every ten seconds and when done; None shows neither.
+        console: on a terminal, shows a bar; elsewhere, a line every ten seconds and when done; None
+            shows neither.
         name: the name of the stage.
         total: number of steps or images.
         done: number of steps or images that are already done.

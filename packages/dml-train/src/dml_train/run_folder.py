@@ -35,10 +35,14 @@ class RunFolder:
         evaluation: the metrics of the trained embedding.
         baselines: these metrics for raw pixels and for the network before training.
         per_query: the metrics per query, (Q,) float64 arrays by name; see `save_per_query`.
-        comparison: metrics of other embeddings, ``{name: metrics}``, to compare with the run's in the report.
-        whitening: PCA whitening of the embedding, learned after training; see `dml_train.trained.whitening`.
-        matches: groups and lists of items, if defined by the data set; arrays of `dml_core.Labels` or `Relevance`.
-        manifest: size and SHA-256 of every result file and of the logged metrics; written last, when the run ends.
+        comparison: metrics of other embeddings, ``{name: metrics}``, to compare with the run's in
+            the report.
+        whitening: PCA whitening of the embedding, learned after training; see
+            `dml_train.trained.whitening`.
+        matches: groups and lists of items, if defined by the data set; arrays of `dml_core.Labels`
+            or `Relevance`.
+        manifest: size and SHA-256 of every result file and of the logged metrics; written last,
+            when the run ends.
     """
 
     path: Path
@@ -53,7 +57,9 @@ class RunFolder:
         self.manifest = path / "manifest.json"
 
     def tracker(self, name: Tracker) -> Path:
-        """Return the file with this run's ID in an experiment tracker, where a resumed run continues the same entry."""
+        """Return the file with this run's ID in an experiment tracker, where a resumed run
+        continues the same entry.
+        """
         return self.path / f"{name}.json"
 
     def lock(self) -> AbstractContextManager[None]:
@@ -61,7 +67,9 @@ class RunFolder:
         return lock_folder(self.path, f"training in {self.path}")
 
     def embeddings(self, part: str = "") -> Path:
-        """Return the file of embeddings, (N, D) float32; `part` is ``"gallery"``, or empty for the test split."""
+        """Return the file of embeddings, (N, D) float32; `part` is ``"gallery"``, or empty for the
+        test split.
+        """
         return self.path / f"{part and part + '_'}embeddings.npy"
 
     def labels(self, part: str = "") -> Path:
@@ -79,7 +87,9 @@ class RunFolder:
         return shlex.join(["dml", "train", str(self.recipe), "--out", str(self.path), "--resume"])
 
     def write_manifest(self) -> None:
-        """Write the manifest of the existing result files; raise `WriteRefused` if the disk is full or fails."""
+        """Write the manifest of the existing result files; raise `WriteRefused` if the disk is full
+        or fails.
+        """
         files = {
             path.name: record_of(path)
             for path in (*self._results(), self.metrics)
@@ -88,13 +98,17 @@ class RunFolder:
         write_json(self.manifest, {"files": files})
 
     def drop_results(self) -> None:
-        """Remove the manifest, then the result files; raise `WriteRefused` if a file can't be removed."""
+        """Remove the manifest, then the result files; raise `WriteRefused` if a file can't be
+        removed.
+        """
         for path in (self.manifest, *self._results()):
             with report_write_errors(f"remove {path}"):
                 path.unlink(missing_ok=True)
 
     def read_manifest(self) -> dict[str, FileRecord]:
-        """Read the manifest, by file name; raise a `DmlError` if the run isn't finished, or the manifest is corrupt."""
+        """Read the manifest, by file name; raise a `DmlError` if the run isn't finished, or the
+        manifest is corrupt.
+        """
         if not self.is_finished:
             missing = self.manifest if self.evaluation.is_file() else self.evaluation
             raise DmlError(
@@ -114,8 +128,8 @@ class RunFolder:
     def check_results(self, *paths: Path) -> None:
         """Check that these result files, by default all, haven't changed after the run ended.
 
-        Raise a `DmlError` if a file is missing, changed or damaged (the message names the first such file, and how to
-        restore it), if the run isn't finished, or if the manifest is corrupt.
+        Raise a `DmlError` if a file is missing, changed or damaged (the message names the first
+        such file, and how to restore it), if the run isn't finished, or if the manifest is corrupt.
         """
         records = self.read_manifest()
         for path in paths or [self.path / name for name in records]:
@@ -144,7 +158,9 @@ class RunFolder:
 
     @staticmethod
     def check_new(path: Path) -> None:
-        """Raise a `DmlError` if the path exists, unless it is an empty folder, or a run that hasn't taken a step."""
+        """Raise a `DmlError` if the path exists, unless it is an empty folder, or a run that hasn't
+        taken a step.
+        """
         folder = RunFolder(path)
         if path.is_dir() and folder._has_no_step():
             return
@@ -157,7 +173,9 @@ class RunFolder:
             raise DmlError(message, arguments=("resume", "out"))
 
     def _has_no_step(self) -> bool:
-        """Return whether a folder is empty, or only contains files of a run before the first step (not results)."""
+        """Return whether a folder is empty, or only contains files of a run before the first step
+        (not results).
+        """
         names = {entry.name for entry in self.path.iterdir()}
         if self.recipe.name in names and self.metrics.name not in names:
             return False  # a folder with only a recipe may be the user's
@@ -174,7 +192,8 @@ class RunFolder:
         return read_json(self.evaluation)
 
     def read_metrics(self) -> list[dict[str, float | None]]:
-        """Read the values logged during training, as a dict per line of ``metrics.jsonl``; empty if this is missing.
+        """Read the values logged during training, as a dict per line of ``metrics.jsonl``; empty if
+        this is missing.
 
         Raise a `DmlError` if the file is corrupt, or was changed or damaged after the run ended.
         """
@@ -191,7 +210,9 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
-        """Create the folder of a new run; raise a `DmlError` if the path isn't new, or the folder can't be created."""
+        """Create the folder of a new run; raise a `DmlError` if the path isn't new, or the folder
+        can't be created.
+        """
         cls.check_new(path)
         with report_write_errors(f"make the run folder {path}"):
             path.mkdir(parents=True, exist_ok=True)
@@ -209,5 +230,7 @@ class RunFolder:
 
 
 def open_run(path: str | Path) -> RunFolder:
-    """Open a run's folder, to read metrics and find other files; raise a `DmlError` if it isn't a run's folder."""
+    """Open a run's folder, to read metrics and find other files; raise a `DmlError` if it isn't a
+    run's folder.
+    """
     return RunFolder.open(Path(path))

@@ -1,7 +1,8 @@
-"""Counter-based random numbers: draws in a run depend only on the run's seed and the place in the run.
+"""Counter-based random numbers: draws in a run depend only on the run's seed and the place in the
+run.
 
-State doesn't pass from step to step, so a checkpoint need not save generator state, and draws don't depend on restarts,
-loader processes or the number of ranks.
+State doesn't pass from step to step, so a checkpoint need not save generator state, and draws don't
+depend on restarts, loader processes or the number of ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def derive(*counters: int) -> int:
-    """Derive a 64-bit seed from the run's seed, a purpose and further counters (step, rank, …), all below 2**64."""
+    """Derive a 64-bit seed from the run's seed, a purpose and further counters (step, rank, …), all
+    below 2**64.
+    """
     word = 0
     for counter in counters:
         word = splitmix64(((word ^ (counter & _MASK)) + GOLDEN) & _MASK)
@@ -40,7 +43,8 @@ def row_seeds(seed: int, step: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[
 def seed_torch(device: torch.device, *counters: int) -> None:
     """Seed torch's generators for the CPU and `device` from these counters."""
     seed = derive(*counters) >> 1  # 63 bits fit every generator
-    # torch.manual_seed would be slow here: until CUDA is initialised, every call records a stack trace.
+    # torch.manual_seed would be slow here: until CUDA is initialised, every call records a stack
+    # trace.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

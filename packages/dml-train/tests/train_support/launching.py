@@ -15,15 +15,17 @@ from dml_train.ranks.launch import launch
 
 
 def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | None = None) -> None:
-    """Launch this shell script on 2 ranks; ``{tmp}`` in the script will be replaced by the folder."""
+    """Launch this shell script on 2 ranks; ``{tmp}`` in the script will be replaced by the
+    folder.
+    """
     os.dup2(os.open(tmp_path / "errors", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
     program = tmp_path / "rank.sh"
     program.write_text(f"#!/bin/sh\n{script.replace('{tmp}', str(tmp_path))}\n")
     program.chmod(0o755)
     sys.executable = str(program)
     os.environ["OMP_NUM_THREADS"] = "1"
-    # When a shell runs the tests in the background, children ignore Ctrl-C, and traps of ranks would not catch it.
-    # Under nohup they ignore SIGHUP.
+    # When a shell runs the tests in the background, children ignore Ctrl-C, and traps of ranks
+    # would not catch it. Under nohup they ignore SIGHUP.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if ignored is not None:
@@ -37,7 +39,9 @@ def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | No
 
 
 def fork_orphan(tmp_path: Path, elastic: bool, leads: bool, suspended: bool) -> None:
-    """Fork a process that records whether a signal stopped it; with `elastic` and `leads`, it resembles a rank."""
+    """Fork a process that records whether a signal stopped it; with `elastic` and `leads`, it
+    resembles a rank.
+    """
     ready, write = os.pipe()
     parent = os.getpid()
     if child := os.fork():

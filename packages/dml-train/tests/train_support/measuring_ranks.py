@@ -28,7 +28,9 @@ def some_embeddings() -> Embedded:
 
 
 def matched_embeddings() -> list[Embedded]:
-    """Return queries and galleries with groups, with lists of graded matches, and with ignored items."""
+    """Return queries and galleries with groups, with lists of graded matches, and with ignored
+    items.
+    """
     alone, queries = some_embeddings(), slice(0, 90)
     labels = alone.labels
     groups = np.array(["c1", "c2", "c3"])[np.arange(300) % 3]
@@ -59,7 +61,9 @@ def matched_embeddings() -> list[Embedded]:
 
 
 def measure(evaluators: Sequence[Any], matched: bool) -> None:
-    """Check that every rank gets the same bits as one process; if `matched`, for groups and lists of matches."""
+    """Check that every rank gets the same bits as one process; if `matched`, for groups and lists
+    of matches.
+    """
     embeddings = matched_embeddings()
     plain = [replace(embedded, matches=None, gallery_matches=None) for embedded in embeddings]
     with join_ranks(120) as ranks:
@@ -88,7 +92,9 @@ def embed_together() -> None:
 
 
 def measure_alone() -> None:
-    """Check that an evaluator that can't share work is used on the first rank; only this rank is given the arrays."""
+    """Check that an evaluator that can't share work is used on the first rank; only this rank is
+    given the arrays.
+    """
     complete = some_embeddings()
     with join_ranks(120) as ranks:
         embedded = (
@@ -101,7 +107,9 @@ def measure_alone() -> None:
 
 
 def measure_unmatched(evaluators: Sequence[Any]) -> None:
-    """Check that an error is raised on all ranks when labels do not match, after which ranks can evaluate again."""
+    """Check that an error is raised on all ranks when labels do not match, after which ranks can
+    evaluate again.
+    """
     matched = some_embeddings()
     unmatched = Embedded(matched.embeddings, np.arange(300))
     with join_ranks(120) as ranks:
@@ -114,7 +122,9 @@ def measure_unmatched(evaluators: Sequence[Any]) -> None:
 
 
 def exchange() -> None:
-    """Check that rows of any number and dtype are gathered in the order of the ranks; counts should be summed."""
+    """Check that rows of any number and dtype are gathered in the order of the ranks; counts should
+    be summed.
+    """
     with join_ranks(120) as ranks:
         for shape, dtype in (((), np.float64), ((3,), np.float32)):
             rows = [np.full((2 * rank, *shape), rank, dtype) for rank in range(ranks.world_size)]

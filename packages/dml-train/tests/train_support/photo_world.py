@@ -1,4 +1,6 @@
-"""A folder of coloured images and a network trained on it for three steps, to test uses of trained networks."""
+"""A folder of coloured images and a network trained on it for three steps, to test uses of trained
+networks.
+"""
 
 from __future__ import annotations
 

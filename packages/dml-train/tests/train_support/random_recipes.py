@@ -119,7 +119,9 @@ SMALL = {
 
 @cache
 def small_recipe(registry: Registry) -> dict[str, Any]:
-    """Return the document of a smaller glyphs-tiny with all defaults. Callers must copy the document to change it."""
+    """Return the document of a smaller glyphs-tiny with all defaults. Callers must copy the
+    document to change it.
+    """
     return load_recipe("glyphs-tiny", SMALL, registry).to_dict()
 
 

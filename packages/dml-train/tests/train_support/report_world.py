@@ -17,7 +17,8 @@ from train_support.tiny_world import HostileDataset
 
 
 def finished_run(folder: Path, registry: Registry, *, seed: int = 0, **result: object) -> Path:
-    """Write the files of a finished run that reports read: six classes of eight items, drawn by the seed.
+    """Write the files of a finished run that reports read: six classes of eight items, drawn by the
+    seed.
 
     Further keys go into evaluation.json.
     """
@@ -96,7 +97,9 @@ class Page(html.parser.HTMLParser):
 
 
 def check_page(page: Page) -> None:
-    """Check that a page is self-contained, does not use scripts, and can be read without eyes or mouse."""
+    """Check that a page is self-contained, does not use scripts, and can be read without eyes or
+    mouse.
+    """
     assert page.all("script") == page.all("link") == page.all("iframe") == page.all("object") == []
     sources = [a["src"] for a in page.all("img")] + [a["srcset"] for a in page.all("source")]
     assert all(

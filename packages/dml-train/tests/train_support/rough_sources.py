@@ -7,7 +7,9 @@ import signal
 
 
 class Signalled:
-    """Source that sends a signal to the loader process, as schedulers do with all processes of a run."""
+    """Source that sends a signal to the loader process, as schedulers do with all processes of a
+    run.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -26,7 +28,9 @@ class SignalledEarly(Signalled):
 
 
 class Fatal:
-    """Source that kills the loader process when the second item is loaded, while a second loader waits."""
+    """Source that kills the loader process when the second item is loaded, while a second loader
+    waits.
+    """
 
     def __getitem__(self, place: int) -> int:
         if place == 1:

@@ -40,7 +40,9 @@ def same(one: Any, other: Any) -> bool:
 
 
 def check_same_bits(one: RunFolder, other: RunFolder) -> Checkpoint:
-    """Check that both runs logged, embedded and saved the same bits; return the newest checkpoint."""
+    """Check that both runs logged, embedded and saved the same bits; return the newest
+    checkpoint.
+    """
     assert one.metrics.read_bytes() == other.metrics.read_bytes()
     assert np.array_equal(np.load(one.embeddings()), np.load(other.embeddings()))
     newest, others = (newest_intact(folder.checkpoints) for folder in (one, other))

@@ -1,6 +1,7 @@
 """Functions that ranks run in tests of training; use `in_ranks` to run a function on ranks.
 
-Ranks are forked from a process that only imported the slow modules (conftest.py at the root lists them).
+Ranks are forked from a process that only imported the slow modules (conftest.py at the root lists
+them).
 """
 
 from __future__ import annotations
@@ -38,10 +39,13 @@ from train_support.tiny_world import make_registry
 def in_ranks(
     world_size: int, work: Callable[..., None], *arguments: Any, codes: Sequence[int] | None = None
 ) -> None:
-    """Run `work` in `world_size` processes that can be joined, and check the exit codes (by default 0)."""
+    """Run `work` in `world_size` processes that can be joined, and check the exit codes (by default
+    0).
+    """
     context = multiprocessing.get_context("forkserver")
-    # Like under torchrun, ranks use a store in the parent process to find other ranks. The store will bind a free port
-    # directly; if this process only looked up a free port, a different process could take the port.
+    # Like under torchrun, ranks use a store in the parent process to find other ranks. The store
+    # will bind a free port directly; if this process only looked up a free port, a different
+    # process could take the port.
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     environment = dict(os.environ)  # the fork server uses an older environment
     processes = [
@@ -79,7 +83,8 @@ def _run_rank(
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
-    # Ranks must only wait for other ranks when imports are done, which can take long on a busy machine.
+    # Ranks must only wait for other ranks when imports are done, which can take long on a busy
+    # machine.
     notes = _notes()
     notes.set(f"rank {rank} is here", "")
     notes.wait([f"rank {other} is here" for other in range(world_size)], timedelta(seconds=300))
@@ -107,7 +112,9 @@ def gather_large_gradients() -> None:
 
 
 def lose_the_other(silent: bool) -> None:
-    """Let the second of 2 ranks die, immediately or when the first timed out; the first should report it."""
+    """Let the second of 2 ranks die, immediately or when the first timed out; the first should
+    report it.
+    """
     with pytest.raises(
         DmlError, match=r"^rank 0 of 2 lost another rank, which died or was silent for 10 s"
     ):
@@ -129,7 +136,8 @@ def _gather_twice(silent: bool) -> None:
 def train_until(
     document: dict[str, Any], out: Path, last: int, plugins: Sequence[str] = ()
 ) -> None:
-    """Train or resume, and stop after the step `last`; first check that the restored bits are the saved bits.
+    """Train or resume, and stop after the step `last`; first check that the restored bits are the
+    saved bits.
 
     `plugins` names modules to register.
     """
@@ -161,7 +169,9 @@ def train_until(
 
 
 def unite(saved: Checkpoint) -> dict[str, Any]:
-    """Read a checkpoint's state with all rows of the tensors that ranks share, as a reference for the loaded state."""
+    """Read a checkpoint's state with all rows of the tensors that ranks share, as a reference for
+    the loaded state.
+    """
     parts, state = saved.parts(), saved.state()
 
     def walk(tree: Any, path: str) -> Any:
@@ -202,7 +212,9 @@ class Halves(nn.Module):
 
 
 def step_as_one() -> None:
-    """Check that gradients are clipped by the norm of all rows, and that all ranks skip a step when any rank must."""
+    """Check that gradients are clipped by the norm of all rows, and that all ranks skip a step when
+    any rank must.
+    """
     with join_ranks(120) as ranks:
         loss = Halves(ranks)
         optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)

@@ -1,7 +1,8 @@
-"""A program that trains by a tiny recipe: ``tiny_run DOCUMENT.json OUT [--resume] [--force] [--die-at STEP]``.
+"""A program that trains by a tiny recipe: ``tiny_run DOCUMENT.json OUT [--resume] [--force]
+[--die-at STEP]``.
 
-`command` returns the command line, which must run in `FOLDER`. With ``--die-at``, the process (if there are multiple
-ranks, only the last rank) kills itself after that step, like ``kill -9``.
+`command` returns the command line, which must run in `FOLDER`. With ``--die-at``, the process (if
+there are multiple ranks, only the last rank) kills itself after that step, like ``kill -9``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ FOLDER = Path(__file__).parents[1]  # where ``python -m`` finds this module
 
 
 def command(*arguments: str | Path, ranks: int = 1, restarts: int = 0) -> list[str]:
-    """Return the command that runs this program in `FOLDER`, using torchrun if there are 2 or more ranks."""
+    """Return the command that runs this program in `FOLDER`, using torchrun if there are 2 or more
+    ranks.
+    """
     # Use localhost, since host names can't be resolved on some machines.
     torchrun = [
         "-m", "torch.distributed.run", "--standalone", "--local-addr=localhost",

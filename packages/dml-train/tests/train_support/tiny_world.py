@@ -61,7 +61,9 @@ class TinyDataset:
 
 
 class HostileDataset(TinyDataset):
-    """The tiny data with names that would break a careless page, and pictures of different sizes."""
+    """The tiny data with names that would break a careless page, and pictures of different
+    sizes.
+    """
 
     def __init__(self, gone: bool = False, seed: int = 0) -> None:
         if gone:
@@ -141,7 +143,9 @@ class TinySparseLoss(nn.Module):
 
 
 class TinyEvaluation(dict[str, float]):
-    """Metrics, and the values of Recall@K per query, with a fixed interval and a test that only subtracts."""
+    """Metrics, and the values of Recall@K per query, with a fixed interval and a test that only
+    subtracts.
+    """
 
     def __init__(self, metrics: Mapping[str, float], per_query: dict[str, np.ndarray]) -> None:
         super().__init__(metrics)
@@ -160,7 +164,9 @@ class TinyEvaluation(dict[str, float]):
 
 
 class TinyEvaluator:
-    """Search, Recall@K and hard negatives by sorting; for any other metric, Recall@1 is returned."""
+    """Search, Recall@K and hard negatives by sorting; for any other metric, Recall@1 is
+    returned.
+    """
 
     def __init__(self, metrics: Sequence[str] = ("recall@1",), seed: int = 0) -> None:
         self.metrics = metrics
@@ -273,7 +279,9 @@ def make_registry() -> Registry:
 
 
 def make_document(**tables: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's document. Use arguments to replace keys, for example ``training={"steps": 3}``."""
+    """Return a recipe's document. Use arguments to replace keys, for example
+    ``training={"steps": 3}``.
+    """
     document: dict[str, Any] = {
         "training": {"steps": 12, "seed": 3, "device": "cpu"},
         "dataset": {"name": "tiny"},

@@ -24,7 +24,9 @@ FLUSHED_AFTER = 1.5  # seconds: trackers write in the background
 
 
 def train_tracked(folder: Path, loggers: Sequence[str], kill: bool) -> None:
-    """Train the tiny recipe with these loggers; die by SIGKILL after `KILLED_AT` steps, or resume."""
+    """Train the tiny recipe with these loggers; die by SIGKILL after `KILLED_AT` steps, or
+    resume.
+    """
 
     class Killer:
         @hookimpl
@@ -47,7 +49,9 @@ def train_tracked(folder: Path, loggers: Sequence[str], kill: bool) -> None:
 
 
 def read_wandb(folder: Path) -> dict[str, Any]:
-    """Read the files of Weights & Biases; first wait for the end, which can be written after `finish` returns."""
+    """Read the files of Weights & Biases; first wait for the end, which can be written after
+    `finish` returns.
+    """
     found, deadline = _read_wandb(folder), time.monotonic() + 60
     while "complete" not in found and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -31,10 +31,12 @@ class Split(Protocol):
     def load(
         self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None
     ) -> torch.Tensor:
-        """Load the network's input for these items: (len(indices), channels, height, width), float32.
+        """Load the network's input for these items: (len(indices), channels, height, width),
+        float32.
 
-        If `seeds` is given, images are augmented. Row i must depend only on item i and ``seeds[i]``, so that neither
-        the number of workers or ranks nor a restart changes a run. By default, images are prepared for evaluation.
+        If `seeds` is given, images are augmented. Row i must depend only on item i and
+        ``seeds[i]``, so that neither the number of workers or ranks nor a restart changes a run. By
+        default, images are prepared for evaluation.
         """
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
@@ -43,7 +45,9 @@ class Split(Protocol):
 
 @runtime_checkable
 class FileBackedSplit(Split, Protocol):
-    """A `Split` of image files: `dml search` lists items by path, and excludes the query from the results."""
+    """A `Split` of image files: `dml search` lists items by path, and excludes the query from the
+    results.
+    """
 
     files: Sequence[Path]  # (N,)
 
@@ -53,15 +57,18 @@ class AugmentedSplit(Split, Protocol):
     """A `Split` that shows augmented images: a report shows what the network sees in training."""
 
     def augmented_picture(self, index: int, seed: int) -> npt.NDArray[np.uint8]:
-        """Return an image that ``load([index], [seed])`` gives, to show in reports, (height, width, 3)."""
+        """Return an image that ``load([index], [seed])`` gives, to show in reports, (height, width,
+        3).
+        """
 
 
 @runtime_checkable
 class GroupedSplit(Split, Protocol):
     """A `Split` with a group per item, such as the camera that took the image.
 
-    As usual in re-identification, a query's ranking excludes gallery items that have both the label *and* the group of
-    the query. If the test split has groups, the gallery must also have groups, and vice versa.
+    As usual in re-identification, a query's ranking excludes gallery items that have both the label
+    *and* the group of the query. If the test split has groups, the gallery must also have groups,
+    and vice versa.
     """
 
     groups: npt.NDArray[
@@ -70,7 +77,9 @@ class GroupedSplit(Split, Protocol):
 
 
 class Dataset(Protocol):
-    """A data set, made by a `dml_datasets` factory. The classes of `train` and `test` must be disjoint."""
+    """A data set, made by a `dml_datasets` factory. The classes of `train` and `test` must be
+    disjoint.
+    """
 
     train: Split
     test: Split  # the queries, and also the gallery if `gallery` is None
@@ -80,13 +89,16 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class RelatedDataset(Dataset, Protocol):
-    """A `Dataset` that defines matches of the queries (the items of `test`) by more than label and group.
+    """A `Dataset` that defines matches of the queries (the items of `test`) by more than label and
+    group.
 
-    `matches` refers to items of `gallery`, or of `test` if a gallery is not given. Training and reports use the labels.
+    `matches` refers to items of `gallery`, or of `test` if a gallery is not given. Training and
+    reports use the labels.
     """
 
-    # Use `Relevance` to list matches by query; then splits must not have groups. Use `Labels` to exclude more
-    # items: ``Labels(test.labels, test.groups, ignored=(offsets, indices))``; omit groups if splits do not have groups.
+    # Use `Relevance` to list matches by query; then splits must not have groups. Use `Labels` to
+    # exclude more items: ``Labels(test.labels, test.groups, ignored=(offsets, indices))``; omit
+    # groups if splits do not have groups.
     matches: Labels | Relevance
 
 
@@ -109,39 +121,53 @@ class ImageReader(Protocol):
     input_shape: tuple[int, int, int]  # channels, height, width of the network's input
 
     def of_images(self, images: Sequence[Path | StoredImage | npt.NDArray[np.uint8]]) -> Split:
-        """Make a split of these images, with a single unnamed class; files are decoded when requested.
+        """Make a split of these images, with a single unnamed class; files are decoded when
+        requested.
 
-        An image can be a file, a `StoredImage`, or an array: RGB (height, width, 3) or grey values (height, width).
+        An image can be a file, a `StoredImage`, or an array: RGB (height, width, 3) or grey values
+        (height, width).
         """
 
     def describe(self) -> dict[str, Any]:
-        """Describe, in JSON types, how to convert an image to the network's input without this toolkit."""
+        """Describe, in JSON types, how to convert an image to the network's input without this
+        toolkit.
+        """
 
 
 @runtime_checkable
 class ImageReadingFactory(Protocol):
-    """A `dml_datasets` factory that also makes an `ImageReader`, so that networks can embed a user's images."""
+    """A `dml_datasets` factory that also makes an `ImageReader`, so that networks can embed a
+    user's images.
+    """
 
     def __call__(self, **options: Any) -> Dataset:
         """Make the data set."""
 
     def image_reader(self, **options: Any) -> ImageReader:
-        """Make the reader for the options of a recipe's ``[dataset]`` table. The data set's files can be absent."""
+        """Make the reader for the options of a recipe's ``[dataset]`` table. The data set's files
+        can be absent.
+        """
 
 
 @runtime_checkable
 class TrainingFilesFactory(Protocol):
-    """A `dml_datasets` factory that lists training images, so that `dml embed` can tell seen from unseen images."""
+    """A `dml_datasets` factory that lists training images, so that `dml embed` can tell seen from
+    unseen images.
+    """
 
     def __call__(self, **options: Any) -> Dataset:
         """Make the data set."""
 
     def training_files(self, **options: Any) -> Sequence[Path]:
-        """List the training files for the options of a recipe's ``[dataset]`` table, without decoding images."""
+        """List the training files for the options of a recipe's ``[dataset]`` table, without
+        decoding images.
+        """
 
 
 class BatchSampler(Protocol):
-    """A sampler of global batches, made by a `dml_samplers` factory; batches depend only on (seed, epoch, position)."""
+    """A sampler of global batches, made by a `dml_samplers` factory; batches depend only on (seed,
+    epoch, position).
+    """
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
@@ -154,22 +180,29 @@ class BatchSampler(Protocol):
 class MiningSampler(BatchSampler, Protocol):
     """A `BatchSampler` that uses hard negatives, which the trainer finds between epochs.
 
-    Batches depend only on (seed, epoch, position, negatives). If `mines_before` is true for the next epoch, the trainer
-    embeds the training split (not augmented) and passes the mined negatives to all ranks. Checkpoints
-    contain the negatives, since a resumed run can't compute them again without the earlier weights.
+    Batches depend only on (seed, epoch, position, negatives). If `mines_before` is true for the
+    next epoch, the trainer embeds the training split (not augmented) and passes the mined negatives
+    to all ranks. Checkpoints contain the negatives, since a resumed run can't compute them again
+    without the earlier weights.
     """
 
     @property
     def negatives(self) -> npt.NDArray[np.int64] | None:
-        """The negatives in use, (N, k) indices of items padded with -1; None if negatives haven't been found yet."""
+        """The negatives in use, (N, k) indices of items padded with -1; None if negatives haven't
+        been found yet.
+        """
 
     def mines_before(self, epoch: int) -> bool:
-        """Tell whether to find new negatives before the first batch of `epoch`, which counts from 0."""
+        """Tell whether to find new negatives before the first batch of `epoch`, which counts from
+        0.
+        """
 
     def find_negatives(
         self, evaluator: MiningEvaluator, embeddings: npt.NDArray[Any]
     ) -> npt.NDArray[np.int64]:
-        """Find negatives (N, k) in the embeddings (N, D) of all items. This must not change the batches."""
+        """Find negatives (N, k) in the embeddings (N, D) of all items. This must not change the
+        batches.
+        """
 
     def set_negatives(self, negatives: npt.NDArray[np.int64] | None) -> None:
         """Use these negatives, (N, k), from now on."""

@@ -19,37 +19,50 @@ if TYPE_CHECKING:
 
 
 class Backbone(Protocol):
-    """A network from images to feature maps or vectors: an `nn.Module`, made by a `dml_backbones` factory.
+    """A network from images to feature maps or vectors: an `nn.Module`, made by a `dml_backbones`
+    factory.
 
-    If a backbone has features of multiple depths, `num_features` is a tuple, and the result is a tuple of tensors.
+    If a backbone has features of multiple depths, `num_features` is a tuple, and the result is a
+    tuple of tensors.
     """
 
     num_features: int | tuple[int, ...]
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """Map (B, channels, height, width) to (B, num_features, h, w) or (B, num_features), per depth."""
+        """Map (B, channels, height, width) to (B, num_features, h, w) or (B, num_features), per
+        depth.
+        """
 
 
 @runtime_checkable
 class LayeredBackbone(Protocol):
-    """A `Backbone` with a list of layers, to train with layer-wise learning rates, or only the last layers."""
+    """A `Backbone` with a list of layers, to train with layer-wise learning rates, or only the last
+    layers.
+    """
 
     def parameters_by_layer(self) -> Sequence[Sequence[torch.nn.Parameter]]:
-        """List all parameters by layer, from the image to the features; each parameter must be in a single layer."""
+        """List all parameters by layer, from the image to the features; each parameter must be in a
+        single layer.
+        """
 
 
 class Evaluation(Protocol):
-    """The metrics of an evaluation: a `Mapping` from names to values, for example ``evaluation["recall@1"]``.
+    """The metrics of an evaluation: a `Mapping` from names to values, for example
+    ``evaluation["recall@1"]``.
 
     Recipes, logged values, files and reports use these names.
     """
 
     @property
     def per_query(self) -> Mapping[str, npt.NDArray[np.float64]]:
-        """The values of metrics per query, (Q,), NaN if a query is not counted. A metric is the mean of the values."""
+        """The values of metrics per query, (Q,), NaN if a query is not counted. A metric is the
+        mean of the values.
+        """
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the metrics and other counts in JSON's types: ``{"recall@1": 0.8, …, "n_queries": 100}``."""
+        """Return the metrics and other counts in JSON's types:
+        ``{"recall@1": 0.8, …, "n_queries": 100}``.
+        """
 
     def __getitem__(self, name: str, /) -> float:
         """Return the value of a metric."""
@@ -114,7 +127,9 @@ class ComparableEvaluation(Evaluation, Protocol):
     """An `Evaluation` with paired tests, which reports show."""
 
     def compare(self, other: Evaluation, name: str) -> PairedComparison:
-        """Test the metric ``per_query[name]`` against `other`, which must evaluate the same queries in this order."""
+        """Test the metric ``per_query[name]`` against `other`, which must evaluate the same queries
+        in this order.
+        """
 
 
 class Evaluator(Protocol):
@@ -127,7 +142,9 @@ class Evaluator(Protocol):
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Evaluation:
-        """Measure retrieval (and clustering, if so configured). By default, queries search all other queries."""
+        """Measure retrieval (and clustering, if so configured). By default, queries search all
+        other queries.
+        """
 
     def nearest(
         self,
@@ -146,8 +163,9 @@ class Evaluator(Protocol):
 class MatchesEvaluator(Evaluator, Protocol):
     """An `Evaluator` for data sets that match items not only by label; see `takes_matches`.
 
-    The methods can be given `Labels` with groups, junk, distractors or ignored items, and `Relevance`, instead of
-    arrays of labels. If the evaluator is a `PeersEvaluator`, this includes `evaluate_with_peers`.
+    The methods can be given `Labels` with groups, junk, distractors or ignored items, and
+    `Relevance`, instead of arrays of labels. If the evaluator is a `PeersEvaluator`, this includes
+    `evaluate_with_peers`.
     """
 
     @property
@@ -167,13 +185,17 @@ class MatchesEvaluator(Evaluator, Protocol):
 
 
 def takes_matches(evaluator: Evaluator) -> TypeGuard[MatchesEvaluator]:
-    """Tell whether an evaluator takes `Labels` and `Relevance`, that is, whether it is a `MatchesEvaluator`."""
+    """Tell whether an evaluator takes `Labels` and `Relevance`, that is, whether it is a
+    `MatchesEvaluator`.
+    """
     return getattr(evaluator, "takes_matches", False) is True
 
 
 @runtime_checkable
 class PeersEvaluator(Protocol):
-    """An `Evaluator` that processes can use together. The trainer will run other evaluators only on rank 0."""
+    """An `Evaluator` that processes can use together. The trainer will run other evaluators only on
+    rank 0.
+    """
 
     def evaluate_with_peers(
         self,
@@ -183,12 +205,16 @@ class PeersEvaluator(Protocol):
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Evaluation:
-        """Return the result of `evaluate`, bit for bit, on all ranks. All ranks must call it in the same order."""
+        """Return the result of `evaluate`, bit for bit, on all ranks. All ranks must call it in the
+        same order.
+        """
 
 
 @runtime_checkable
 class RestoringEvaluator(Protocol):
-    """An `Evaluator` that rebuilds an evaluation from saved values, so that reports need not evaluate again."""
+    """An `Evaluator` that rebuilds an evaluation from saved values, so that reports need not
+    evaluate again.
+    """
 
     def restore(
         self, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
@@ -196,7 +222,8 @@ class RestoringEvaluator(Protocol):
         """Rebuild an evaluation.
 
         Args:
-            metrics: contains the values of `Evaluation.to_dict`, as read from JSON; other keys are ignored.
+            metrics: contains the values of `Evaluation.to_dict`, as read from JSON; other keys are
+                ignored.
             per_query: the values of `Evaluation.per_query`.
 
         Raises:
@@ -239,7 +266,9 @@ class RerankingEvaluator(Evaluator, Protocol):
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
         **reranking: Any,
     ) -> Evaluation:
-        """Re-rank the results, and measure the metrics of rankings like `evaluate`; omit other metrics."""
+        """Re-rank the results, and measure the metrics of rankings like `evaluate`; omit other
+        metrics.
+        """
 
     def expand(
         self,
@@ -265,11 +294,12 @@ class MiningEvaluator(Evaluator, Protocol):
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Find, for each item, the k nearest items of other classes.
 
-        If `below` is given, the negatives' similarity must be below the similarity of the item's hardest (least
-        similar) or easiest positive, minus `margin`.
+        If `below` is given, the negatives' similarity must be below the similarity of the item's
+        hardest (least similar) or easiest positive, minus `margin`.
 
         Returns:
-            Similarities and indices, both (N, k), nearest first; padded with NaN and -1 if there are fewer negatives.
+            Similarities and indices, both (N, k), nearest first; padded with NaN and -1 if there
+            are fewer negatives.
         """
 
 
@@ -285,10 +315,11 @@ class VerifyingEvaluator(Evaluator, Protocol):
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Mapping[float, float]:
-        """Measure the largest share of positive pairs that a threshold can accept, given a limit on accepted negatives.
+        """Measure the largest share of positive pairs that a threshold can accept, given a limit on
+        accepted negatives.
 
-        By default, unordered pairs of queries are compared once. A `MatchesEvaluator` also takes `Labels`, and then
-        excludes pairs with equal labels and groups.
+        By default, unordered pairs of queries are compared once. A `MatchesEvaluator` also takes
+        `Labels`, and then excludes pairs with equal labels and groups.
 
         Args:
             far: the largest shares of negative pairs to accept, above 0 and below 1.

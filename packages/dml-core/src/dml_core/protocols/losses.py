@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class PairLoss(Protocol):
     """A loss that compares instances with instances.
 
-    By default, the batch is compared with itself, and rows exclude themselves by index. Use the gallery to pass
-    rows from a memory or from other ranks; rows of the gallery are not excluded.
+    By default, the batch is compared with itself, and rows exclude themselves by index. Use the
+    gallery to pass rows from a memory or from other ranks; rows of the gallery are not excluded.
     """
 
     def __call__(
@@ -31,7 +31,9 @@ class PairLoss(Protocol):
 
 
 class ClassLoss(Protocol):
-    """A loss that compares instances with class weights; `is_class_loss` recognises it by `class_weights`."""
+    """A loss that compares instances with class weights; `is_class_loss` recognises it by
+    `class_weights`.
+    """
 
     class_weights: torch.Tensor  # (C, D)
 
@@ -46,24 +48,31 @@ class ClassLoss(Protocol):
 
 
 def is_class_loss(loss: object) -> bool:
-    """Tell whether a loss is a `ClassLoss`, which compares with class weights, and not a `PairLoss`."""
+    """Tell whether a loss is a `ClassLoss`, which compares with class weights, and not a
+    `PairLoss`.
+    """
     return hasattr(loss, "class_weights")
 
 
 class SubsampledClasses(Protocol):
-    """A class loss that compares with a fraction of the classes per call; optional, read by `class_fraction_of`."""
+    """A class loss that compares with a fraction of the classes per call; optional, read by
+    `class_fraction_of`.
+    """
 
     class_fraction: float  # in (0, 1]; 1: all classes
 
 
 def class_fraction_of(loss: object) -> float:
-    """Return the fraction of classes that a loss compares with: 1 (all) unless it is a `SubsampledClasses`."""
+    """Return the fraction of classes that a loss compares with: 1 (all) unless it is a
+    `SubsampledClasses`.
+    """
     fraction: float = getattr(loss, "class_fraction", 1.0)
     return fraction
 
 
 class MultiCenter(Protocol):
-    """A class loss with multiple rows of `class_weights` per class; optional, read by `centers_per_class_of`.
+    """A class loss with multiple rows of `class_weights` per class; optional, read by
+    `centers_per_class_of`.
 
     The rows of a class must be consecutive. Labels are indices of classes, not of rows.
     """
@@ -88,8 +97,9 @@ class Rows(NamedTuple):
 class ShardedLoss(Protocol):
     """A loss, or a module inside a loss, that stores only some rows of a parameter per rank.
 
-    The rows must follow the order of the ranks, and must not have gaps. The trainer will not reduce the gradient of
-    such a parameter over the ranks, and saves the parameter and the optimizer's state with all rows.
+    The rows must follow the order of the ranks, and must not have gaps. The trainer will not reduce
+    the gradient of such a parameter over the ranks, and saves the parameter and the optimizer's
+    state with all rows.
     """
 
     def sharded_parameters(self) -> Mapping[str, Rows]:
@@ -99,8 +109,9 @@ class ShardedLoss(Protocol):
 class ClassShard(Protocol):
     """The classes whose weights this rank stores, with reductions over the classes of all ranks.
 
-    Both methods take logits z for this rank's classes, (B, L) in any float dtype, and labels (B,) that count the
-    classes of all ranks. All ranks must use the same order of calls. The result (B,) will be equal on all ranks.
+    Both methods take logits z for this rank's classes, (B, L) in any float dtype, and labels (B,)
+    that count the classes of all ranks. All ranks must use the same order of calls. The result (B,)
+    will be equal on all ranks.
     """
 
     # (L, D), for the classes `first` to `first` + L; L can be 0. `MultiCenter`: (L·K, D)
@@ -109,16 +120,21 @@ class ClassShard(Protocol):
     num_classes: int  # C, over all ranks
 
     def true_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return z_y, the logits of the rows' true classes, from the ranks that store the classes."""
+        """Return z_y, the logits of the rows' true classes, from the ranks that store the
+        classes.
+        """
 
     def other_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return log Σ_{c≠y} exp(z_c) over the classes of all ranks; −∞ if there is only a single class."""
+        """Return log Σ_{c≠y} exp(z_c) over the classes of all ranks; −∞ if there is only a single
+        class.
+        """
 
 
 class ShardableLoss(ClassLoss, Protocol):
     """A class loss that can be computed when a rank only stores the weights of some classes.
 
-    `class_weights` must be the only parameter: a row per class, or K for a `MultiCenter`. See `is_shardable`.
+    `class_weights` must be the only parameter: a row per class, or K for a `MultiCenter`. See
+    `is_shardable`.
     """
 
     def sharded_forward(
@@ -129,22 +145,28 @@ class ShardableLoss(ClassLoss, Protocol):
     ) -> torch.Tensor:  # ()
         """Return the loss over the classes of all ranks, the same on all ranks.
 
-        Use `shard` to compute the terms that depend on other ranks' classes. The gradients are then correct for any
-        formula: ranks back-propagate a share of the value, and the embeddings' gradients are summed.
+        Use `shard` to compute the terms that depend on other ranks' classes. The gradients are then
+        correct for any formula: ranks back-propagate a share of the value, and the embeddings'
+        gradients are summed.
         """
 
 
 def is_shardable(loss: object) -> TypeGuard[ShardableLoss]:
-    """Tell whether a loss is a `ShardableLoss`; from Python 3.12 on, `isinstance` misses a module's parameters."""
+    """Tell whether a loss is a `ShardableLoss`; from Python 3.12 on, `isinstance` misses a module's
+    parameters.
+    """
     return is_class_loss(loss) and callable(getattr(loss, "sharded_forward", None))
 
 
 @runtime_checkable
 class LoggedLoss(Protocol):
-    """A loss, or a module inside a loss, with further values to log; the trainer reads them after each step."""
+    """A loss, or a module inside a loss, with further values to log; the trainer reads them after
+    each step.
+    """
 
     def logged_values(self) -> Mapping[str, torch.Tensor]:
-        """Return the scalars of the last call, without gradient, by their path in the module (``"terms.triplet"``).
+        """Return the scalars of the last call, without gradient, by their path in the module
+        (``"terms.triplet"``).
 
         The names, and the device, must be the same after each call.
         """
@@ -152,9 +174,11 @@ class LoggedLoss(Protocol):
 
 @runtime_checkable
 class SparseLoss(Protocol):
-    """A loss, or a module inside a loss, with parameters that get a sparse gradient; few optimizers support this.
+    """A loss, or a module inside a loss, with parameters that get a sparse gradient; few optimizers
+    support this.
 
-    The trainer reads the names once, right after construction, to choose the optimizer of these parameters.
+    The trainer reads the names once, right after construction, to choose the optimizer of these
+    parameters.
     """
 
     def sparse_parameters(self) -> Sequence[str]:

@@ -1,4 +1,6 @@
-"""Contracts of data sets and batch samplers. Shapes: `N` items, `C` classes, `Q` queries, `G` gallery."""
+"""Contracts of data sets and batch samplers. Shapes: `N` items, `C` classes, `Q` queries, `G`
+gallery.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ ITEMS = 3  # how many items to load per call
 
 
 class DatasetContract(ABC):
-    """The properties that training and evaluation need. The data set should be small, since each test makes it."""
+    """The properties that training and evaluation need. The data set should be small, since each
+    test makes it.
+    """
 
     @abstractmethod
     def make_dataset(self) -> Dataset:
@@ -41,7 +45,9 @@ class DatasetContract(ABC):
             )
 
     def test_labels_name_a_class_of_every_item(self) -> None:
-        """Labels must be int64, with a label per item, and index `class_names`. All classes must have items."""
+        """Labels must be int64, with a label per item, and index `class_names`. All classes must
+        have items.
+        """
         for name, split in self._splits(self.make_dataset()):
             assert split.labels.dtype == np.int64, (
                 f"the labels of {name} have dtype {split.labels.dtype}"
@@ -55,7 +61,9 @@ class DatasetContract(ABC):
             )
 
     def test_some_query_has_a_match(self) -> None:
-        """The gallery must contain a match for some query: a listed item, or one of its class but not of its group."""
+        """The gallery must contain a match for some query: a listed item, or one of its class but
+        not of its group.
+        """
         dataset = self.make_dataset()
         if isinstance(dataset, RelatedDataset) and isinstance(dataset.matches, Relevance):
             assert len(dataset.matches.indices), "matches lists no match"
@@ -73,7 +81,9 @@ class DatasetContract(ABC):
             assert matches_QG.any(), "every match has its query's group, and so is excluded"
 
     def test_groups_are_those_of_queries_and_gallery(self) -> None:
-        """Groups must be integers or strings, (N,). Either the test split and the gallery have groups, or neither."""
+        """Groups must be integers or strings, (N,). Either the test split and the gallery have
+        groups, or neither.
+        """
         dataset = self.make_dataset()
         kinds = {}
         for name, split in self._splits(dataset):
@@ -95,7 +105,9 @@ class DatasetContract(ABC):
         assert len({*kinds.values()}) <= 1, f"groups have different types: {kinds}"
 
     def test_matches_are_those_of_the_queries(self) -> None:
-        """The `matches` of a `RelatedDataset` must fit the splits, and have the labels and groups of `test`."""
+        """The `matches` of a `RelatedDataset` must fit the splits, and have the labels and groups
+        of `test`.
+        """
         dataset = self.make_dataset()
         if not isinstance(dataset, RelatedDataset):
             return
@@ -125,7 +137,9 @@ class DatasetContract(ABC):
             raise AssertionError(f"matches doesn't fit test and gallery: {error}") from error
 
     def test_items_are_loaded_as_float32_images(self) -> None:
-        """`load` must return finite float32 tensors (n, in_channels, height, width), augmented or not."""
+        """`load` must return finite float32 tensors (n, in_channels, height, width), augmented or
+        not.
+        """
         dataset = self.make_dataset()
         for name, split in self._splits(dataset):
             indices, seeds = self._some(split)
@@ -142,7 +156,9 @@ class DatasetContract(ABC):
                 assert torch.isfinite(images).all(), f"{name} loads numbers that aren't finite"
 
     def test_an_image_is_a_function_of_its_index_and_seed(self) -> None:
-        """A row must not depend on the other rows, on the order of the rows, or on earlier calls."""
+        """A row must not depend on the other rows, on the order of the rows, or on earlier
+        calls.
+        """
         for name, split in self._splits(self.make_dataset()):
             indices, seeds = self._some(split)
             plain, augmented = split.load(indices), split.load(indices, seeds)
@@ -188,7 +204,9 @@ class DatasetContract(ABC):
 
 
 class SamplerContract(ABC):
-    """The properties that a sampler needs, so that a run can be resumed and batches will be equal on all ranks."""
+    """The properties that a sampler needs, so that a run can be resumed and batches will be equal
+    on all ranks.
+    """
 
     labels = np.repeat(np.arange(8), 6)  # (N,), the labels of the items to sample
 
@@ -220,7 +238,9 @@ class SamplerContract(ABC):
         assert len(sizes) == 1, f"the batches have the sizes {sorted(sizes)}"
 
     def test_a_batch_is_a_function_of_seed_epoch_and_position(self) -> None:
-        """In reverse order, a second sampler must draw the same batches, so that a run can resume anywhere."""
+        """In reverse order, a second sampler must draw the same batches, so that a run can resume
+        anywhere.
+        """
         sampler, other = self._sampler(), self._sampler()
         places = [(epoch, position) for epoch in (0, 1, 7) for position in range(len(sampler))]
         forwards = {place: sampler.batch_at(*place) for place in places}
@@ -237,7 +257,9 @@ class SamplerContract(ABC):
         assert not np.array_equal(first, other.batch_at(0, 0)), "another seed draws the same batch"
 
     def test_mined_negatives_determine_the_batches(self) -> None:
-        """A `MiningSampler` must draw equal batches from equal negatives, also if pickled, as for loader processes."""
+        """A `MiningSampler` must draw equal batches from equal negatives, also if pickled, as for
+        loader processes.
+        """
         sampler, other = self._sampler(), self._sampler()
         if not (isinstance(sampler, MiningSampler) and isinstance(other, MiningSampler)):
             return
@@ -275,7 +297,9 @@ class SamplerContract(ABC):
 
 
 class FirstOfOthers:
-    """An evaluator that can only mine: the hardest negatives are the first items of other classes."""
+    """An evaluator that can only mine: the hardest negatives are the first items of other
+    classes.
+    """
 
     def hard_negatives(
         self,

@@ -53,7 +53,9 @@ class EvaluatorContract(ABC):
                 assert math.isfinite(value), f"{name} is {value}; expected a finite number"
 
     def test_metrics_are_ready_for_json(self) -> None:
-        """`to_dict` must contain all metrics by name, be flat, and not change when saved as JSON."""
+        """`to_dict` must contain all metrics by name, be flat, and not change when saved as
+        JSON.
+        """
         for evaluation in self._evaluations():
             metrics = evaluation.to_dict()
             assert json.loads(json.dumps(metrics)) == metrics, (
@@ -65,7 +67,9 @@ class EvaluatorContract(ABC):
             assert not nested, f"{nested} hold several values; expected one value for each name"
 
     def test_every_query_has_its_values(self) -> None:
-        """`per_query` must map names of metrics to float64 arrays (Q,); the means must be the metrics."""
+        """`per_query` must map names of metrics to float64 arrays (Q,); the means must be the
+        metrics.
+        """
         queries = len(self._data()[1])
         for evaluation in self._evaluations():
             for name, values in evaluation.per_query.items():
@@ -133,7 +137,9 @@ class EvaluatorContract(ABC):
         assert dict(restored) == dict(evaluation), "the restored metrics differ"
 
     def test_groups_and_lists_agree(self) -> None:
-        """A `MatchesEvaluator` must exclude items with the query's class and group, like items listed in `ignored`."""
+        """A `MatchesEvaluator` must exclude items with the query's class and group, like items
+        listed in `ignored`.
+        """
         evaluator = self.make_evaluator()
         if not takes_matches(evaluator):
             return
@@ -163,7 +169,9 @@ class EvaluatorContract(ABC):
             assert grouped.to_dict() != plain.to_dict(), "groups change nothing"
 
     def test_junk_is_excluded(self) -> None:
-        """A `MatchesEvaluator` must return the same metrics as if items labelled as junk were absent."""
+        """A `MatchesEvaluator` must return the same metrics as if items labelled as junk were
+        absent.
+        """
         evaluator = self.make_evaluator()
         if not takes_matches(evaluator):
             return
@@ -177,7 +185,9 @@ class EvaluatorContract(ABC):
         assert dict(marked) == dict(without), "junk changes the metrics of the other items"
 
     def test_all_items_above_a_similarity_are_found(self) -> None:
-        """A `RangeEvaluator` must find the items that `nearest` finds first, and raise above `max_results`."""
+        """A `RangeEvaluator` must find the items that `nearest` finds first, and raise above
+        `max_results`.
+        """
         evaluator = self.make_evaluator()
         if not isinstance(evaluator, RangeEvaluator):
             return
@@ -203,7 +213,9 @@ class EvaluatorContract(ABC):
             evaluator.within(queries, embeddings, threshold, max_results=1)
 
     def test_true_accept_rates_rise_with_the_false_ones(self) -> None:
-        """A `VerifyingEvaluator` must return shares that rise with the FAR, for any order of the items."""
+        """A `VerifyingEvaluator` must return shares that rise with the FAR, for any order of the
+        items.
+        """
         evaluator = self.make_evaluator()
         if not isinstance(evaluator, VerifyingEvaluator):
             return
@@ -221,7 +233,9 @@ class EvaluatorContract(ABC):
             evaluator.true_accept_rates(far, embeddings, np.zeros(len(labels), np.int64))
 
     def test_hard_negatives_are_the_nearest_of_other_classes(self) -> None:
-        """A `MiningEvaluator` must find the nearest items of other classes; with `below`, those below a positive."""
+        """A `MiningEvaluator` must find the nearest items of other classes; with `below`, those
+        below a positive.
+        """
         evaluator = self.make_evaluator()
         if not isinstance(evaluator, MiningEvaluator):
             return
@@ -278,11 +292,15 @@ class LoggerContract(ABC):
         )
 
     def test_numbers_that_are_not_finite_are_taken(self) -> None:
-        """Infinite and NaN values must be accepted, since a loss scaler skips steps with such gradient norms."""
+        """Infinite and NaN values must be accepted, since a loss scaler skips steps with such
+        gradient norms.
+        """
         self._log({"gradient_norm": math.inf, "loss": math.nan}, range(1, 2))
 
     def test_a_run_resumes_into_its_folder(self) -> None:
-        """A new logger must continue in the folder of an earlier logger, from a step that was already logged."""
+        """A new logger must continue in the folder of an earlier logger, from a step that was
+        already logged.
+        """
         self._log({"loss": 1.0}, range(1, 4), range(3, 6), range(3, 6))
 
     def test_a_logger_without_values_is_closed(self) -> None:
@@ -310,7 +328,9 @@ def _expect_value_error(otherwise: str) -> Iterator[None]:
 
 
 def _sign_of(scores: npt.NDArray[Any]) -> int:
-    """Return 1 if scores are similarities, which fall along a row of nearest items, or -1 if they are distances."""
+    """Return 1 if scores are similarities, which fall along a row of nearest items, or -1 if they
+    are distances.
+    """
     return 1 if scores[0, 0] >= scores[0, -1] else -1
 
 

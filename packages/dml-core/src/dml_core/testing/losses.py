@@ -18,7 +18,8 @@ DIM = 8
 class LossContract(ABC):
     """The properties of losses that the trainer, the wrappers and users need.
 
-    Override only `tolerance`, if the order of summation changes rounding, and `device`, to test on an accelerator.
+    Override only `tolerance`, if the order of summation changes rounding, and `device`, to test on
+    an accelerator.
     """
 
     tolerance = 1e-5  # relative, between float32 values that are equal in exact arithmetic
@@ -49,7 +50,9 @@ class LossContract(ABC):
             _assert_backpropagates(self._loss(), *self._batch(), "under autocast")
 
     def test_is_finite_for_extreme_norms(self) -> None:
-        """Value and gradient must be finite for embeddings with norms near 1e-6 and 1e6, zero rows and equal rows."""
+        """Value and gradient must be finite for embeddings with norms near 1e-6 and 1e6, zero rows
+        and equal rows.
+        """
         embeddings, labels = self._batch()
         for scale in (1e-6, 1e6):
             _assert_backpropagates(
@@ -94,12 +97,14 @@ class LossContract(ABC):
         self._assert_close(permuted_gradient, gradient[order], "the gradient of a permuted batch")
 
     def test_a_row_is_not_its_own_positive(self) -> None:
-        """By default, rows must be compared with the other rows of the batch, and not with themselves.
+        """By default, rows must be compared with the other rows of the batch, and not with
+        themselves.
 
-        The reference compares a row with the other rows as a gallery. The rows are interchangeable, since permuting
-        coordinates maps any row to any other. The reference fills a batch with a row, so that any loss uses all pairs
-        equally often both ways. The gradients may differ by a factor, since some losses divide by the number of
-        entries. If a row counts itself anywhere, the direction of the gradient changes.
+        The reference compares a row with the other rows as a gallery. The rows are interchangeable,
+        since permuting coordinates maps any row to any other. The reference fills a batch with a
+        row, so that any loss uses all pairs equally often both ways. The gradients may differ by a
+        factor, since some losses divide by the number of entries. If a row counts itself anywhere,
+        the direction of the gradient changes.
         """
         if is_class_loss(self._loss()) or not _takes_a_gallery(self._loss()):
             return
@@ -128,8 +133,9 @@ class LossContract(ABC):
         assert (
             error <= 1e3 * self.tolerance
         ), (  # 1e3, since losses in float32 can have steep slopes
-            "without a gallery, rows aren't compared with exactly the other rows of the batch: the gradients differ by "
-            f"{error:.1e} relative; exclude the diagonal, where a row would be its own positive"
+            "without a gallery, rows aren't compared with exactly the other rows of the batch: "
+            f"the gradients differ by {error:.1e} relative; exclude the diagonal, where a row "
+            "would be its own positive"
         )
 
     def test_takes_every_integer_dtype_of_labels(self) -> None:
@@ -141,7 +147,9 @@ class LossContract(ABC):
             self._assert_close(value, expected, f"the loss with labels in {dtype}")
 
     def test_gradient_reaches_the_embeddings_and_parameters(self) -> None:
-        """If there are positives and negatives, the embeddings and all parameters must get a gradient."""
+        """If there are positives and negatives, the embeddings and all parameters must get a
+        gradient.
+        """
         loss = self._loss()
         _, gradient = _value_and_gradient(loss, *self._batch())
         assert gradient.abs().sum() > 0, "no gradient reaches the embeddings"
@@ -165,7 +173,9 @@ class LossContract(ABC):
         assert torch.equal(labels, before[1]), "the loss wrote to the labels"
 
     def test_state_dict_round_trips(self) -> None:
-        """A new loss that loads the state dict of a used loss must return the same value, bit for bit."""
+        """A new loss that loads the state dict of a used loss must return the same value, bit for
+        bit.
+        """
         used = self._loss()
         for seed in range(3):
             used(*self._batch(seed=seed))
@@ -181,7 +191,9 @@ class LossContract(ABC):
         )
 
     def test_a_shard_of_all_classes_makes_what_forward_does(self) -> None:
-        """With a shard of all classes, `sharded_forward` (if any) must give the value and gradients of `forward`."""
+        """With a shard of all classes, `sharded_forward` (if any) must give the value and gradients
+        of `forward`.
+        """
         if not is_shardable(self._loss()):
             return
         embeddings, labels = self._batch()
@@ -200,7 +212,9 @@ class LossContract(ABC):
             self._assert_close(actual.detach(), expected.detach(), f"{name} by sharded_forward")
 
     def test_works_under_ddp(self) -> None:
-        """DistributedDataParallel must find a gradient for all parameters in all steps (with a single rank)."""
+        """DistributedDataParallel must find a gradient for all parameters in all steps (with a
+        single rank).
+        """
         store = distributed.HashStore()  # type: ignore[attr-defined]  # documented, but missing from __all__
         backend = "nccl" if self.device == "cuda" else "gloo"
         distributed.init_process_group(backend, store=store, rank=0, world_size=1)
@@ -222,7 +236,9 @@ class LossContract(ABC):
         return self.make_loss(NUM_CLASSES, DIM).to(self.device)
 
     def _batch(self, dtype: torch.dtype = torch.float32, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """Draw embeddings (B, D) and labels (B,), equal on all devices: classes of 3, 2, 2 and 1 items."""
+        """Draw embeddings (B, D) and labels (B,), equal on all devices: classes of 3, 2, 2 and 1
+        items.
+        """
         labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 5])
         generator = torch.Generator().manual_seed(seed)
         embeddings = torch.randn(len(labels), DIM, generator=generator).to(dtype)
@@ -272,7 +288,9 @@ def _takes_a_gallery(loss: nn.Module) -> bool:
 
 
 def _interchangeable_rows(levels: Tensor, class_size: int) -> tuple[Tensor, Tensor]:
-    """Make NUM_CLASSES rows and labels; `levels` are the values at the row's index, its class's, and elsewhere."""
+    """Make NUM_CLASSES rows and labels; `levels` are the values at the row's index, its class's,
+    and elsewhere.
+    """
     place = torch.arange(NUM_CLASSES, device=levels.device)
     labels = place // class_size
     kind = 2 - (labels[:, None] == labels).long() - (place[:, None] == place).long()

@@ -24,7 +24,9 @@ class BackboneContract(ABC):
         """Make the backbone: it should be small, and weights should not be downloaded."""
 
     def test_is_a_module_that_says_its_width(self) -> None:
-        """The backbone must be an `nn.Module`, with an integer or a tuple of integers as `num_features`."""
+        """The backbone must be an `nn.Module`, with an integer or a tuple of integers as
+        `num_features`.
+        """
         backbone = self._backbone()
         assert isinstance(backbone, nn.Module), (
             f"got a {type(backbone).__name__}; expected an nn.Module"
@@ -58,7 +60,9 @@ class BackboneContract(ABC):
                 assert torch.isfinite(feature).all(), "features aren't finite under autocast"
 
     def test_gradient_reaches_every_parameter(self) -> None:
-        """All trainable parameters must get a gradient, since DistributedDataParallel stops otherwise."""
+        """All trainable parameters must get a gradient, since DistributedDataParallel stops
+        otherwise.
+        """
         backbone = self._backbone().train()
         total = torch.stack(
             [feature.square().sum() for feature in self._features(backbone, self._images())]

@@ -1,4 +1,6 @@
-"""The contract of losses over ranks. Shapes: `W` ranks, `R` rows of a rank, `B` rows of all ranks, `D` dimension."""
+"""The contract of losses over ranks. Shapes: `W` ranks, `R` rows of a rank, `B` rows of all ranks,
+`D` dimension.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +28,24 @@ _TIMEOUT = timedelta(minutes=10)  # of a rank that waits for the others
 
 
 class RanksContract(ABC):
-    """W ranks with parts of a batch must compute the loss and the gradients that one rank computes for the whole batch.
+    """W ranks with parts of a batch must compute the loss and the gradients that one rank computes
+    for the whole batch.
 
-    Ranks train with the mean of their losses: (1/W) Σ_r L_r(x_1, …, x_W) = l(x_1 ∪ … ∪ x_W), with the same gradients.
+    Ranks train with the mean of their losses: (1/W) Σ_r L_r(x_1, …, x_W) = l(x_1 ∪ … ∪ x_W), with
+    the same gradients.
 
-    Use it to check a loss that gathers rows or divides class weights over ranks, from any library. The ranks are
-    processes on this machine that communicate by gloo; they import the file of the test class, which must be defined at
-    the top level of its module. They compute in float64.
+    Use it to check a loss that gathers rows or divides class weights over ranks, from any library.
+    The ranks are processes on this machine that communicate by gloo; they import the file of the
+    test class, which must be defined at the top level of its module. They compute in float64.
 
-    Override `compute_loss`, if the loss is called with more than embeddings and labels, and these attributes:
+    Override `compute_loss`, if the loss is called with more than embeddings and labels, and these
+    attributes:
 
     Attributes:
         rows_per_rank: R for each of the W ranks.
-        gradients: how the ranks combine the network's gradients: ``"mean"``, like DistributedDataParallel, or
-            ``"sum"``. The mean of the parameters' gradients must always equal one rank's.
+        gradients: how the ranks combine the network's gradients: ``"mean"``, like
+            DistributedDataParallel, or ``"sum"``. The mean of the parameters' gradients must always
+            equal one rank's.
         steps: the number of calls. After each, all parameters take a step of SGD.
         tolerance: the largest difference in any comparison, relative to the largest number.
     """
@@ -71,25 +77,32 @@ class RanksContract(ABC):
         )
 
     def test_gradients_of_embeddings_are_one_ranks(self) -> None:
-        """At each step, the gradient that the ranks' networks combine must equal a single rank's."""
+        """At each step, the gradient that the ranks' networks combine must equal a single
+        rank's.
+        """
         ranks, alone = _run_worlds(type(self))
         factor = len(ranks) if self.gradients == "mean" else 1
         found = torch.cat([rank["embeddings"] for rank in ranks], dim=1) / factor
         self._assert_close(found, alone["embeddings"], "the gradient of the embeddings")
 
     def test_gradients_of_parameters_are_one_ranks(self) -> None:
-        """At each step, the mean of the ranks' gradients must equal a single rank's; see `ShardedLoss` for parts."""
+        """At each step, the mean of the ranks' gradients must equal a single rank's; see
+        `ShardedLoss` for parts.
+        """
         self._assert_same_tensors("parameters", "the gradient of ")
 
     def test_buffers_are_one_ranks(self) -> None:
-        """After all steps, each rank's memories and moving averages must equal those of a single rank."""
+        """After all steps, each rank's memories and moving averages must equal those of a single
+        rank.
+        """
         self._assert_same_tensors("buffers", "the buffer ")
 
     def _assert_same_tensors(self, kind: str, what: str) -> None:
         ranks, alone = _run_worlds(type(self))
         for number, rank in enumerate(ranks):
             assert rank[kind].keys() == alone[kind].keys(), (
-                f"the {kind} of rank {number} are {sorted(rank[kind])}; expected {sorted(alone[kind])}, as on one rank"
+                f"the {kind} of rank {number} are {sorted(rank[kind])}; expected "
+                f"{sorted(alone[kind])}, as on one rank"
             )
             for name, (first, found) in rank[kind].items():
                 expected = alone[kind][name][1]
@@ -109,14 +122,17 @@ class RanksContract(ABC):
         factor = float((found * expected).sum() / expected.square().sum().clamp_min(1e-30))
         scaled = bool(((found - factor * expected).abs() <= bound).all())
         assert error <= bound, (
-            f"{what} differs from one rank's by {error / max(largest, 1e-12):.1e} relative; at most {self.tolerance}"
-            + (f": it is {factor:.4g} times one rank's" if scaled else "")
-        )
+            f"{what} differs from one rank's by {error / max(largest, 1e-12):.1e} relative; at "
+            f"most {self.tolerance}"
+        ) + (f": it is {factor:.4g} times one rank's" if scaled else "")
 
 
 def run_ranks(target: Callable[..., None], size: int, *arguments: object) -> None:
-    """Call `target(rank, *arguments)` in a process per rank; if a rank fails, end all and raise its error."""
-    # A fork server has no threads, and can import modules once for all ranks (`set_forkserver_preload`).
+    """Call `target(rank, *arguments)` in a process per rank; if a rank fails, end all and raise its
+    error.
+    """
+    # A fork server has no threads, and can import modules once for all ranks
+    # (`set_forkserver_preload`).
     start_method = "forkserver" if sys.platform != "win32" else "spawn"
     torch.multiprocessing.start_processes(  # type: ignore[attr-defined,no-untyped-call]  # documented, not exported
         target, arguments, nprocs=size, start_method=start_method
@@ -140,7 +156,8 @@ def _run_worlds(contract: type[RanksContract]) -> tuple[list[dict[str, Any]], di
     """Run W ranks, and a process group of one with all rows, and return their results."""
     if "<locals>" in contract.__qualname__:
         raise TypeError(
-            f"{contract.__qualname__} is defined in a function; move it to the top level of a module"
+            f"{contract.__qualname__} is defined in a function; move it to the top level of a "
+            "module"
         )
     world_size = len(contract.rows_per_rank)
     with TemporaryDirectory() as folder:
@@ -151,7 +168,9 @@ def _run_worlds(contract: type[RanksContract]) -> tuple[list[dict[str, Any]], di
 
 
 def _run_rank(rank: int, file: str, module: str, qualname: str, folder: Path) -> None:
-    """Save this rank's results in the folder; the process after the last rank is a process group of one."""
+    """Save this rank's results in the folder; the process after the last rank is a process group of
+    one.
+    """
     torch.set_default_dtype(torch.float64)
     spec = importlib.util.spec_from_file_location(module, file)
     assert spec is not None

@@ -108,9 +108,11 @@ impl Contingency {
         Ok(sum.max(0.0))
     }
 
-    /// Computes the mean mutual information of random partitions with these cluster sizes (Vinh, Epps and Bailey 2010, Eq. 24a).
+    /// Computes the mean mutual information of random partitions with these cluster sizes (Vinh,
+    /// Epps and Bailey 2010, Eq. 24a).
     ///
-    /// The mean depends only on sizes, so equal sizes are computed once. Even a large number of clusters has few distinct sizes.
+    /// The mean depends only on sizes, so equal sizes are computed once. Even a large number of
+    /// clusters has few distinct sizes.
     fn expected_mutual_information(&self, control: &Control) -> Result<f64> {
         let distinct = |sizes: &[u64]| {
             let mut sorted = collect_counted(sizes.iter().copied().filter(|s| *s > 0))?;
@@ -129,12 +131,14 @@ impl Contingency {
     }
 }
 
-/// Computes the mean of c/n·ln(c·n/(a·b)) − (c − μ)/n, where c is the number of items that random clusters of a and b items
-/// share, out of n items, and μ = a·b/n is the mean of c, so that the second term doesn't change the mean.
+/// Computes the mean of c/n·ln(c·n/(a·b)) − (c − μ)/n, where c is the number of items that random
+/// clusters of a and b items share, out of n items, and μ = a·b/n is the mean of c, so that the
+/// second term doesn't change the mean.
 ///
-/// With x = c/μ, this is μ/n times the mean of x·ln x − x + 1, which is never negative, so digits don't cancel. The probabilities of
-/// c, relative to the most likely c, are products of ratios. Factorials aren't used, because logarithms would lose digits
-/// in exp. Terms are added until the relative probability falls below 2^−80.
+/// With x = c/μ, this is μ/n times the mean of x·ln x − x + 1, which is never negative, so digits
+/// don't cancel. The probabilities of c, relative to the most likely c, are products of ratios.
+/// Factorials aren't used, because logarithms would lose digits in exp. Terms are added until the
+/// relative probability falls below 2^−80.
 fn expected_pair_information(a: u64, b: u64, n: u64) -> f64 {
     const LEAST: f64 = 1.0 / (1u128 << 80) as f64;
     let (product, rest) =
@@ -166,7 +170,8 @@ fn expected_pair_information(a: u64, b: u64, n: u64) -> f64 {
     (a as f64 / n as f64) * (b as f64 / n as f64) * (sum / chances)
 }
 
-/// Computes x·ln x − x + 1 for x = 1 + e ≥ 0. Near x = 1, uses the series Σ (−e)^k/(k(k − 1)) from k = 2 on.
+/// Computes x·ln x − x + 1 for x = 1 + e ≥ 0. Near x = 1, uses the series Σ (−e)^k/(k(k − 1)) from
+/// k = 2 on.
 fn information_above_linear(e: f64) -> f64 {
     const TERMS: u32 = 20;
     if e <= -1.0 {
@@ -190,15 +195,17 @@ pub fn nmi(a: &[u32], b: &[u32], average: Average, control: &Control) -> Result<
     }
     let normalizer = average.apply(entropy(&table.a, table.n), entropy(&table.b, table.n));
     if normalizer == 0.0 {
-        return Ok(0.0); // one cluster has no entropy, and its information is at most a rounding error
+        // one cluster has no entropy, and its information is at most a rounding error
+        return Ok(0.0);
     }
     Ok((table.mutual_information(control)? / normalizer).min(1.0))
 }
 
-/// Computes the adjusted Rand index (S − E) / ((A + B)/2 − E). S, A and B count the pairs of items in a common cluster in both
-/// partitions, in `a`, and in `b`, out of T pairs, and E = A·B/T.
+/// Computes the adjusted Rand index (S − E) / ((A + B)/2 − E). S, A and B count the pairs of items
+/// in a common cluster in both partitions, in `a`, and in `b`, out of T pairs, and E = A·B/T.
 ///
-/// Numerator and denominator, times 2·T, are exact integers. Returns 1 if both have a single cluster, or only singletons.
+/// Numerator and denominator, times 2·T, are exact integers. Returns 1 if both have a single
+/// cluster, or only singletons.
 pub fn ari(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
     let table = contingency(a, b, control)?;
     if table.are_trivially_equal() {
@@ -210,7 +217,8 @@ pub fn ari(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
             table.n
         ));
     }
-    // There are fewer than 2^63 pairs, so products of counts are below 2^126, and sums of two products below 2^127.
+    // There are fewer than 2^63 pairs, so products of counts are below 2^126, and sums of two
+    // products below 2^127.
     let pairs = |size: u64| i128::from(size) * (i128::from(size) - 1) / 2;
     let together = |sizes: &[u64]| sizes.iter().map(|s| pairs(*s)).sum::<i128>();
     let (in_a, in_b, all) = (together(&table.a), together(&table.b), pairs(table.n));
@@ -221,8 +229,8 @@ pub fn ari(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
     Ok(above_chance as f64 / range as f64)
 }
 
-/// Computes the adjusted mutual information (I − E) / ((H(a) + H(b))/2 − E), where E is the mean of I over random partitions
-/// with the given cluster sizes.
+/// Computes the adjusted mutual information (I − E) / ((H(a) + H(b))/2 − E), where E is the mean of
+/// I over random partitions with the given cluster sizes.
 ///
 /// Returns 1 if both partitions have a single cluster, or both only singletons.
 pub fn ami(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {

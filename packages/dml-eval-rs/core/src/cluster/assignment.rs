@@ -22,7 +22,8 @@ use crate::screen::traverse::{Observer, Task, traverse_rectangle};
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
-/// A thread computes the distances of `ROWS` rows per batch. A sample of `SAMPLED` rows is used to choose the packing.
+/// A thread computes the distances of `ROWS` rows per batch. A sample of `SAMPLED` rows is used to
+/// choose the packing.
 const ROWS: usize = 256;
 const SAMPLED: usize = 48;
 
@@ -56,7 +57,8 @@ pub(crate) fn copy_rows(x: &Matrix<'_>, rows: &[usize]) -> Result<Array2<f64>> {
     Ok(centroids)
 }
 
-/// Assigns rows to the nearest centroid. When peers are used, every peer assigns a part of the rows.
+/// Assigns rows to the nearest centroid. When peers are used, every peer assigns a part of the
+/// rows.
 pub(crate) fn assign(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,
@@ -80,8 +82,8 @@ pub(crate) fn assign(
     })
 }
 
-/// Shares an assignment with peers: processes take parts of the rows. `work` receives the space of rows and centroids, and
-/// the part of `start` for these rows.
+/// Shares an assignment with peers: processes take parts of the rows. `work` receives the space of
+/// rows and centroids, and the part of `start` for these rows.
 fn share(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,
@@ -89,7 +91,8 @@ fn share(
     (kernel, peers, control): (&'static Kernel, &dyn Peers, &Control),
     work: impl Fn(&Dense<'_>, Assignment) -> Result<Assignment>,
 ) -> Result<Assignment> {
-    // Centroids of single-precision rows have single precision, so that such rows can be compared in place.
+    // Centroids of single-precision rows have single precision, so that such rows can be compared
+    // in place.
     let narrow = collect(centroids.iter().map(|v| *v as f32))?;
     let narrow =
         ArrayView2::from_shape(centroids.dim(), &narrow).expect("the length matches the shape");
@@ -121,8 +124,9 @@ fn share(
     Ok(Assignment { labels: collect(labels.into_iter().map(|l| l as u32))?, distances })
 }
 
-/// Moves rows to nearer centroids. If `indices` is `None`, `centroids` contains all centroids, and each row's distance to its
-/// centroid is computed first. Otherwise `centroids` are only those at `indices`; rows assigned to these get invalid results.
+/// Moves rows to nearer centroids. If `indices` is `None`, `centroids` contains all centroids, and
+/// each row's distance to its centroid is computed first. Otherwise `centroids` are only those at
+/// `indices`; rows assigned to these get invalid results.
 fn improve(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,
@@ -244,8 +248,9 @@ impl Observer for Improving<'_> {
 
 /// Updates an assignment to the result of `assign`, with less work when few centroids have moved.
 ///
-/// If a row's centroid hasn't moved, this centroid is still nearer than all other unmoved centroids, so compare the row only
-/// with the moved centroids. Otherwise compare the row with all centroids.
+/// If a row's centroid hasn't moved, this centroid is still nearer than all other unmoved
+/// centroids, so compare the row only with the moved centroids. Otherwise compare the row with all
+/// centroids.
 pub(crate) fn reassign(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,

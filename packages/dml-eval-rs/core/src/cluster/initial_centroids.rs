@@ -13,12 +13,14 @@ use crate::peers::Peers;
 use crate::random::Random;
 use crate::rows::matrix::{Matrix, Source};
 
-/// The maximum number of multiplications for k-means++. If more are needed, rows are drawn in batches.
+/// The maximum number of multiplications for k-means++. If more are needed, rows are drawn in
+/// batches.
 const PLUS_PLUS_WORK: f64 = 1e9;
 /// Rows that a thread processes per batch.
 const CHUNK: usize = 256;
 
-/// Draws the initial centroids, using k-means++ (Arthur and Vassilvitskii 2007) when this is fast, otherwise in batches.
+/// Draws the initial centroids, using k-means++ (Arthur and Vassilvitskii 2007) when this is fast,
+/// otherwise in batches.
 pub(crate) fn draw_centroids(
     x: Matrix<'_>,
     clusters: usize,
@@ -35,8 +37,9 @@ pub(crate) fn draw_centroids(
     copy_rows(&x, &drawn)
 }
 
-/// Draws distinct rows in a few batches: the first uniformly, later ones with probabilities proportional to the squared distance
-/// from earlier batches. These are the rounds of k-means|| (Bahmani et al. 2012), with only `clusters` draws in total.
+/// Draws distinct rows in a few batches: the first uniformly, later ones with probabilities
+/// proportional to the squared distance from earlier batches. These are the rounds of k-means||
+/// (Bahmani et al. 2012), with only `clusters` draws in total.
 ///
 /// All rounds together cost as much as assigning all rows to all centroids once.
 fn draw_in_batches(
@@ -77,8 +80,9 @@ fn draw_in_batches(
 
 /// Samples about `wanted` distinct indices, with probabilities proportional to `weights`.
 ///
-/// This is systematic sampling, which puts a point into each of `wanted` equal parts of the total. An index with a weight that spans
-/// multiple points is drawn only once, so fewer indices may be drawn.
+/// This is systematic sampling, which puts a point into each of `wanted` equal parts of the total.
+/// An index with a weight that spans multiple points is drawn only once, so fewer indices may be
+/// drawn.
 fn sample(weights: &[f64], wanted: usize, random: &mut Random) -> Result<Vec<usize>> {
     let step = weights.iter().sum::<f64>() / wanted as f64;
     let mut next = random.uniform() * step;
@@ -96,7 +100,8 @@ fn sample(weights: &[f64], wanted: usize, random: &mut Random) -> Result<Vec<usi
     Ok(drawn)
 }
 
-/// Draws rows in turn, with probabilities proportional to the squared distance to the nearest drawn row (k-means++).
+/// Draws rows in turn, with probabilities proportional to the squared distance to the nearest drawn
+/// row (k-means++).
 fn draw_one_by_one(
     x: Matrix<'_>,
     clusters: usize,

@@ -42,9 +42,11 @@ pub struct Options {
     pub max_iterations: usize,
 }
 
-/// Clusters rows by Lloyd's algorithm until the assignment does not change, or for `max_iterations` rounds.
+/// Clusters rows by Lloyd's algorithm until the assignment does not change, or for `max_iterations`
+/// rounds.
 ///
-/// When peers are used, every peer finds the nearest centroids for a part of the rows, and all return the result of a single process.
+/// When peers are used, every peer finds the nearest centroids for a part of the rows, and all
+/// return the result of a single process.
 pub fn kmeans(
     x: Matrix<'_>,
     options: Options,
@@ -108,7 +110,8 @@ fn lloyd(
     Ok(KMeans { labels: assignment.labels, centroids, inertia, iterations })
 }
 
-/// Computes the mean per cluster, summing rows in order. An empty cluster takes a row that is far from the assigned centroid.
+/// Computes the mean per cluster, summing rows in order. An empty cluster takes a row that is far
+/// from the assigned centroid.
 fn means(
     x: Matrix<'_>,
     assignment: &Assignment,
@@ -150,7 +153,8 @@ fn means(
     Ok(centroids)
 }
 
-/// Fills empty clusters with one row each: the farthest rows in clusters with other rows, ties by index.
+/// Fills empty clusters with one row each: the farthest rows in clusters with other rows, ties by
+/// index.
 fn fill_empty_clusters(labels: &mut [u32], distances: &[f64], clusters: usize) -> Result<()> {
     let mut sizes: Vec<usize> = zeros(clusters)?;
     labels.iter().for_each(|label| sizes[*label as usize] += 1);
@@ -184,7 +188,8 @@ mod tests {
     fn empty_clusters_take_the_farthest_rows_of_clusters_that_keep_others() {
         let mut labels = [0, 0, 0, 2, 2];
         fill_empty_clusters(&mut labels, &[1.0, 3.0, 3.0, 9.0, 0.0], 5).unwrap();
-        // Row 3 leaves only row 4 in cluster 2. Rows 1 and 2 are equally far, so the lower index moves first.
+        // Row 3 leaves only row 4 in cluster 2. Rows 1 and 2 are equally far, so the lower index
+        // moves first.
         assert_eq!(labels, [0, 3, 4, 1, 2]);
     }
 }

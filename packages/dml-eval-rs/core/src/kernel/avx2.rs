@@ -64,7 +64,8 @@ pub(super) static KERNEL: Kernel = Kernel {
 fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     let (mut row, mut column) = (rows.as_ptr().cast::<f32>(), columns.as_ptr().cast::<f32>());
     let mut sums_f32x8 = [[_mm256_setzero_ps(); VECTORS]; ROWS];
-    // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps and the tile ROWS × COLUMNS values.
+    // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps and
+    // the tile ROWS × COLUMNS values.
     unsafe {
         for _ in 0..steps {
             let (left_f32x8, right_f32x8) =
@@ -84,9 +85,11 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     }
 }
 
-/// Defines the products of int16 panels: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
+/// Defines the products of int16 panels: `$step(sum, x, p)` adds the products of two pairs to a
+/// 32-bit sum.
 macro_rules! int16 {
-    ($features:literal, $values:ident, $tile:ident, $reaches:ident, |$sum:ident, $x:ident, $p:ident| $step:expr) => {
+    ($features:literal, $values:ident, $tile:ident, $reaches:ident,
+     |$sum:ident, $x:ident, $p:ident| $step:expr) => {
         /// Calls `take(row, vector, values)` for each row and each vector of 8 columns.
         #[target_feature(enable = $features)]
         #[inline]
@@ -173,7 +176,8 @@ int16!("avx2,fma", values, int16, reaches, |sum, x, p| _mm256_add_epi32(
 
 exact_routines!("avx2,popcnt");
 
-/// Two registers contain the eight lanes that `exact` defines. `$step(sum, q, g)` adds a term to half of the lanes.
+/// Two registers contain the eight lanes that `exact` defines. `$step(sum, q, g)` adds a term to
+/// half of the lanes.
 macro_rules! single_precision {
     ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
         #[target_feature(enable = "avx2,fma")]
@@ -184,7 +188,8 @@ macro_rules! single_precision {
             for at in (0..whole).step_by(8) {
                 for (sums_f64x4, (q, g)) in sums_f64x4.iter_mut().zip(q.iter().zip(g)) {
                     for (half, sum_f64x4) in sums_f64x4.iter_mut().enumerate() {
-                        // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that all rows have equal lengths.
+                        // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that
+                        // all rows have equal lengths.
                         let ($q, $g) = unsafe {
                             (
                                 _mm_loadu_ps(q.as_ptr().add(at + 4 * half)),

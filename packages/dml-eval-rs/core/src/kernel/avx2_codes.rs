@@ -1,8 +1,9 @@
 //! AVX2: computes distances of binary codes with tables, in tiles of 8 × 32.
 //!
-//! A byte of a row selects a table. A shuffle looks up the low halves of 16 columns' bytes in one half of the table, and the
-//! high halves in the other. With the addition to the sums, this takes two operations for 128 bits. An exclusive or, and counting
-//! the bits by half bytes, would take four.
+//! A byte of a row selects a table. A shuffle looks up the low halves of 16 columns' bytes in one
+//! half of the table, and the high halves in the other. With the addition to the sums, this takes
+//! two operations for 128 bits. An exclusive or, and counting the bits by half bytes, would take
+//! four.
 
 use std::arch::x86_64::*;
 
@@ -36,7 +37,8 @@ fn arrange_pairs(columns: &mut [u32]) {
     arrange(columns, [(0, 1), (2, 3)]);
 }
 
-/// Computes minus the number of differing bits, for a panel of rows and an arranged panel of columns.
+/// Computes minus the number of differing bits, for a panel of rows and an arranged panel of
+/// columns.
 #[target_feature(enable = "avx2")]
 fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     /// The sum in a byte grows by at most 16 per step. It must stay below 256.
@@ -56,8 +58,8 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
                     for i in 0..4 {
                         let column_u8x32: [_; GROUPS] = std::array::from_fn(|g| {
                             let at = step * COLUMNS + g * GROUP + i / 2 * 8;
-                            // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps of ROWS and
-                            // COLUMNS words.
+                            // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels
+                            // have `steps` steps of ROWS and COLUMNS words.
                             let pair =
                                 unsafe { _mm256_loadu_si256(columns.as_ptr().add(at).cast()) };
                             let first =

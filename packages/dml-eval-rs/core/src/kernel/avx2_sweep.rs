@@ -6,7 +6,8 @@ use std::ops::Range;
 use super::brackets::{ItemBrackets, Thresholds};
 use super::sweep::{Hit, Sides, SweepResult, add};
 
-/// Counts and lists the values of a tile of `VECTORS` vectors per row, for both sides or only for the rows.
+/// Counts and lists the values of a tile of `VECTORS` vectors per row, for both sides or only for
+/// the rows.
 #[target_feature(enable = "avx2,fma,popcnt")]
 pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
     tile: &[f32],
@@ -18,7 +19,8 @@ pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
     let width = 8 * VECTORS;
     let mut above = [_mm256_setzero_si256(); VECTORS];
     let none = _mm256_setzero_ps();
-    // SAFETY: the caller (`Tiles::sweep`) checked that all arrays of `columns` contain `width` elements.
+    // SAFETY: the caller (`Tiles::sweep`) checked that all arrays of `columns` contain `width`
+    // elements.
     let group: [_; VECTORS] = std::array::from_fn(|v| unsafe {
         _mm256_loadu_si256(columns.group.as_ptr().add(8 * v).cast())
     });
@@ -63,7 +65,8 @@ pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
             if BOTH {
                 let column_counted =
                     _mm256_andnot_ps(together, _mm256_cmp_ps::<_CMP_GT_OQ>(values[v], high[v]));
-                // Lanes of a mask are −1 or 0, so subtracting the mask adds 1 where the value is counted.
+                // Lanes of a mask are −1 or 0, so subtracting the mask adds 1 where the value is
+                // counted.
                 above[v] = _mm256_sub_epi32(above[v], _mm256_castps_si256(column_counted));
                 let counted = _mm256_or_ps(together, column_counted);
                 column_listed = _mm256_movemask_ps(_mm256_andnot_ps(counted, column_passing[v]));

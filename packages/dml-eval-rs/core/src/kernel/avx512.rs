@@ -58,7 +58,8 @@ fn has_avx512() -> bool {
 fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     let (mut row, mut column) = (rows.as_ptr().cast::<f32>(), columns.as_ptr().cast::<f32>());
     let mut sums_f32x16 = [[_mm512_setzero_ps(); VECTORS]; ROWS];
-    // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps and the tile ROWS × COLUMNS values.
+    // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps and
+    // the tile ROWS × COLUMNS values.
     unsafe {
         for _ in 0..steps {
             let panel = [
@@ -83,9 +84,11 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     }
 }
 
-/// Defines the products of int16 panels: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
+/// Defines the products of int16 panels: `$step(sum, x, p)` adds the products of two pairs to a
+/// 32-bit sum.
 macro_rules! int16 {
-    ($features:literal, $values:ident, $tile:ident, $reaches:ident, |$sum:ident, $x:ident, $p:ident| $step:expr) => {
+    ($features:literal, $values:ident, $tile:ident, $reaches:ident,
+     |$sum:ident, $x:ident, $p:ident| $step:expr) => {
         /// Calls `take` with all rows, all vectors, and the values.
         #[target_feature(enable = $features)]
         #[inline]
@@ -173,7 +176,8 @@ int16!("avx512f,avx512bw", values, int16, reaches, |sum, x, p| _mm512_add_epi32(
 
 exact_routines!("avx512f,avx512vl,avx512dq,avx512bw,popcnt");
 
-/// A register contains the eight lanes that `exact` defines. `$step(sum, q, g)` adds a term to all lanes.
+/// A register contains the eight lanes that `exact` defines. `$step(sum, q, g)` adds a term to all
+/// lanes.
 macro_rules! single_precision {
     ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
         #[target_feature(enable = "avx512f,avx512vl")]
@@ -183,7 +187,8 @@ macro_rules! single_precision {
             let whole = length / 8 * 8;
             for at in (0..whole).step_by(8) {
                 for (sum_f64x8, (q, g)) in sums_f64x8.iter_mut().zip(q.iter().zip(g)) {
-                    // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that all rows have equal lengths.
+                    // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that all
+                    // rows have equal lengths.
                     let $q = unsafe { _mm256_loadu_ps(q.as_ptr().add(at)) };
                     // SAFETY: as above.
                     let $g = unsafe { _mm256_loadu_ps(g.as_ptr().add(at)) };

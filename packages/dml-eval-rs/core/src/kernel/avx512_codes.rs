@@ -1,7 +1,8 @@
 //! AVX-512: computes distances of binary codes, with VPOPCNTDQ or with tables.
 //!
-//! Skylake-SP, Cascade Lake and Cooper Lake lack VPOPCNTDQ. On these CPUs, two bytes of a row select two tables, which fill a
-//! register. One shuffle looks up the halves of two bytes for 16 columns. So 256 bits take two operations, plus loads of tables.
+//! Skylake-SP, Cascade Lake and Cooper Lake lack VPOPCNTDQ. On these CPUs, two bytes of a row
+//! select two tables, which fill a register. One shuffle looks up the halves of two bytes for 16
+//! columns. So 256 bits take two operations, plus loads of tables.
 
 use std::arch::x86_64::*;
 
@@ -23,7 +24,8 @@ fn has_vpopcntdq() -> bool {
 #[target_feature(enable = "avx512f,avx512bw")]
 fn hamming_for_this_cpu(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     if has_vpopcntdq() {
-        // SAFETY: the CPU supports the instructions, and the caller checked the lengths, as `hamming_by_tables` also requires.
+        // SAFETY: the CPU supports the instructions, and the caller checked the lengths, as
+        // `hamming_by_tables` also requires.
         unsafe { hamming_by_count(steps, rows, columns, tile) }
     } else {
         hamming_by_tables(steps, rows, columns, tile);
@@ -42,7 +44,8 @@ fn arrange_for_this_cpu(columns: &mut [u32]) {
 fn hamming_by_count(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
     let mut sums_i32x16 = [[_mm512_setzero_si512(); VECTORS]; ROWS];
-    // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps and the tile ROWS × COLUMNS values.
+    // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps and
+    // the tile ROWS × COLUMNS values.
     unsafe {
         for _ in 0..steps {
             let panel = [
@@ -72,13 +75,15 @@ fn hamming_by_count(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32
     }
 }
 
-/// Arranges a panel for [`hamming_by_tables`]: bytes 0 and 1 of words move to low half bytes, and bytes 2 and 3 to high ones.
+/// Arranges a panel for [`hamming_by_tables`]: bytes 0 and 1 of words move to low half bytes, and
+/// bytes 2 and 3 to high ones.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn arrange_pairs(columns: &mut [u32]) {
     arrange(columns, [(0, 2), (1, 3)]);
 }
 
-/// Computes minus the number of differing bits, for a panel of rows and an arranged panel of columns.
+/// Computes minus the number of differing bits, for a panel of rows and an arranged panel of
+/// columns.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn hamming_by_tables(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     /// The sum in a byte grows by at most 8 per step. It must stay below 256.
@@ -92,7 +97,8 @@ fn hamming_by_tables(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f3
         for step in from..(from + STEPS_PER_BYTE).min(steps) {
             for i in 0..2 {
                 let column_u8x64: [_; VECTORS] = std::array::from_fn(|v| {
-                    // SAFETY: the caller (`CheckedProduct::tile`) checked that panels have `steps` steps of ROWS and COLUMNS words.
+                    // SAFETY: the caller (`CheckedProduct::tile`) checked that panels have `steps`
+                    // steps of ROWS and COLUMNS words.
                     let pair = unsafe {
                         _mm512_loadu_si512(columns.as_ptr().add(step * COLUMNS + 16 * v).cast())
                     };

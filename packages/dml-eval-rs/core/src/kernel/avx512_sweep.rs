@@ -36,7 +36,8 @@ pub(super) fn sweep<const BOTH: bool>(
     let mut above = [_mm512_setzero_si512(); VECTORS];
     let ones = _mm512_set1_epi32(1);
     for v in 0..VECTORS {
-        // SAFETY: the caller (`Tiles::sweep`) checked that all arrays of `columns` contain COLUMNS elements.
+        // SAFETY: the caller (`Tiles::sweep`) checked that all arrays of `columns` contain COLUMNS
+        // elements.
         unsafe {
             group[v] = _mm512_loadu_si512(columns.group.as_ptr().add(16 * v).cast());
             low[v] = _mm512_loadu_ps(columns.low.as_ptr().add(16 * v));

@@ -1,7 +1,9 @@
-//! Brackets: ranges to be compared with a task's products. An item can be given any number of brackets, including 0.
+//! Brackets: ranges to be compared with a task's products. An item can be given any number of
+//! brackets, including 0.
 //!
-//! Products above a bracket are counted for this bracket. A product within any bracket of a query is listed instead of being
-//! counted. So comparisons and counts suffice for all products except the few near a threshold, which cost more time.
+//! Products above a bracket are counted for this bracket. A product within any bracket of a query
+//! is listed instead of being counted. So comparisons and counts suffice for all products except
+//! the few near a threshold, which cost more time.
 
 use std::ops::Range;
 
@@ -31,7 +33,8 @@ pub(crate) struct ItemBrackets {
     count: usize,
     low: Vec<f32>,
     high: Vec<f32>,
-    /// The lowest end per item, then `MAX_ROWS` more ends, so that tiles may extend past the last item.
+    /// The lowest end per item, then `MAX_ROWS` more ends, so that tiles may extend past the last
+    /// item.
     lowest: Vec<f32>,
     group: Vec<u32>,
 }
@@ -87,7 +90,8 @@ impl ItemBrackets {
         self.group[item]
     }
 
-    /// Returns the lowest ends of `items` items from `first` on. No product reaches the ends after the last item.
+    /// Returns the lowest ends of `items` items from `first` on. No product reaches the ends after
+    /// the last item.
     pub fn lowest_from(&self, first: usize, items: usize) -> &[f32] {
         &self.lowest[first..first + items]
     }
@@ -96,7 +100,8 @@ impl ItemBrackets {
         self.lowest[item]
     }
 
-    /// Returns the ends of an item's b-th bracket. If the item is given fewer brackets, products will not reach these ends.
+    /// Returns the ends of an item's b-th bracket. If the item is given fewer brackets, products
+    /// will not reach these ends.
     pub(super) fn ends(&self, item: usize, b: usize) -> (f32, f32) {
         (self.low[b * self.items + item], self.high[b * self.items + item])
     }

@@ -1,25 +1,34 @@
 //! Defines the exact sums in a single place, to be compiled per instruction set.
 
-/// Defines exact sums of single-precision rows, fused if the instruction set includes fused multiply-add.
+/// Defines exact sums of single-precision rows, fused if the instruction set includes fused
+/// multiply-add.
 macro_rules! single_precision_routines {
     ($fused:literal $(, $feature:literal)?) => {
         $(#[target_feature(enable = $feature)])?
-        fn dots32(q: crate::kernel::routines::Pairs32<'_>, g: crate::kernel::routines::Pairs32<'_>) -> [f64; crate::exact::PAIRS] {
+        fn dots32(
+            q: crate::kernel::routines::Pairs32<'_>,
+            g: crate::kernel::routines::Pairs32<'_>,
+        ) -> [f64; crate::exact::PAIRS] {
             crate::exact::dots::<$fused>(q, g)
         }
         $(#[target_feature(enable = $feature)])?
-        fn distances32(q: crate::kernel::routines::Pairs32<'_>, g: crate::kernel::routines::Pairs32<'_>) -> [f64; crate::exact::PAIRS] {
+        fn distances32(
+            q: crate::kernel::routines::Pairs32<'_>,
+            g: crate::kernel::routines::Pairs32<'_>,
+        ) -> [f64; crate::exact::PAIRS] {
             crate::exact::squared_distances(q, g)
         }
     };
 }
 pub(super) use single_precision_routines;
 
-/// Defines a function that computes a tile of sums, one lane after another, because rows are packed lane by lane. A register
-/// holds `$wide` numbers; `$step` adds a term. If `$lanes` is eight, the lanes are combined in the order that `exact` defines.
+/// Defines a function that computes a tile of sums, one lane after another, because rows are packed
+/// lane by lane. A register holds `$wide` numbers; `$step` adds a term. If `$lanes` is eight, the
+/// lanes are combined in the order that `exact` defines.
 macro_rules! exact_product {
     ($name:ident, $feature:literal, ($rows:ident, $columns:ident, $wide:literal, $lanes:literal),
-     ($zero:ident, $load:ident, $one:ident, $store:ident), |$sum:ident, $q:ident, $g:ident| $step:expr) => {
+     ($zero:ident, $load:ident, $one:ident, $store:ident),
+     |$sum:ident, $q:ident, $g:ident| $step:expr) => {
         #[target_feature(enable = $feature)]
         fn $name(rows: &[f64], columns: &[f64], tile: &mut [f64]) {
             let each = rows.len() / $rows / $lanes;
@@ -27,8 +36,8 @@ macro_rules! exact_product {
             let (lanes, _) = tile.as_chunks_mut::<{ $rows * $columns }>();
             for lane in &mut lanes[..$lanes] {
                 let mut sums = [[$zero(); $columns / $wide]; $rows];
-                // SAFETY: the caller (`Kernel::exact_tile`) checked that both panels have $lanes·`each` steps, and that a lane
-                // contains ROWS × COLUMNS numbers.
+                // SAFETY: the caller (`Kernel::exact_tile`) checked that both panels have
+                // $lanes·`each` steps, and that a lane contains ROWS × COLUMNS numbers.
                 unsafe {
                     for _ in 0..each {
                         // Don't use a closure: the compiler might not inline it.

@@ -4,9 +4,11 @@ use std::hint::black_box;
 
 use super::*;
 
-/// Divides numbers with quotients that depend on the rounding mode, and numbers with a subnormal quotient.
+/// Divides numbers with quotients that depend on the rounding mode, and numbers with a subnormal
+/// quotient.
 fn quotients() -> [u64; 3] {
-    // Black boxes keep the divisions between the changes of the register, which the compiler doesn't know about.
+    // Black boxes keep the divisions between the changes of the register, which the compiler
+    // doesn't know about.
     let quotient = |x: f64, y: f64| black_box(black_box(x) / black_box(y)).to_bits();
     [quotient(1.0, 3.0), quotient(1.0, 10.0), quotient(f64::MIN_POSITIVE, 2.0)]
 }
@@ -19,7 +21,8 @@ const CHANGED: [u32; 4] = [1 << 22, 2 << 22, 3 << 22, 1 << 24];
 
 fn set(control: u32) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: until the default is set again, the thread computes only the quotients, which are opaque to the compiler.
+    // SAFETY: until the default is set again, the thread computes only the quotients, which are
+    // opaque to the compiler.
     unsafe {
         std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, readonly));
     }

@@ -1,4 +1,5 @@
-//! Tests that kernels load and store only within the given arrays, by placing arrays next to inaccessible pages.
+//! Tests that kernels load and store only within the given arrays, by placing arrays next to
+//! inaccessible pages.
 
 use proptest::prelude::*;
 
@@ -9,7 +10,8 @@ use crate::side::Side;
 
 const PAGE: usize = 1 << 16;
 
-/// An array between inaccessible pages, adjacent to the following page (if `at_end`) or the preceding page.
+/// An array between inaccessible pages, adjacent to the following page (if `at_end`) or the
+/// preceding page.
 struct Guarded<T> {
     region: *mut libc::c_void,
     bytes: usize,
@@ -21,8 +23,9 @@ impl<T: Copy> Guarded<T> {
     fn new(values: &[T], at_end: bool) -> Self {
         let inner = size_of_val(values).next_multiple_of(PAGE);
         let bytes = inner + 2 * PAGE;
-        // SAFETY: this is a new private mapping, and the inner part is made accessible. `data` is in this part, and is aligned
-        // because pages are, and because the array's length is a multiple of the element size.
+        // SAFETY: this is a new private mapping, and the inner part is made accessible. `data` is
+        // in this part, and is aligned because pages are, and because the array's length is a
+        // multiple of the element size.
         unsafe {
             let region = libc::mmap(
                 std::ptr::null_mut(),
@@ -104,10 +107,16 @@ fn bit_products_of_the_widest_codes_count_all_bits() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 60,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn products_and_sweeps_touch_nothing_outside_their_arrays(steps in 0usize..70, at_end in any::<bool>(), seed in any::<u64>()) {
+    fn products_and_sweeps_touch_nothing_outside_their_arrays(
+        steps in 0usize..70, at_end in any::<bool>(), seed in any::<u64>(),
+    ) {
         for kernel in kernels() {
             for word in [Word::Float32, Word::BFloat16Pair, Word::Int16Pair, Word::Bits] {
                 let is_possible = match word {
@@ -132,25 +141,50 @@ proptest! {
                     // Low thresholds must not exceed high thresholds.
                     let thresholds = |n, seed| {
                         let (a, b) = (numbers(n, seed), numbers(n, seed ^ 8));
-                        let ends = |choose: fn(f32, f32) -> f32| a.iter().zip(&b).map(|(a, b)| choose(*a, *b)).collect::<Vec<_>>();
-                        (Guarded::new(&ends(f32::min), at_end), Guarded::new(&ends(f32::max), at_end))
+                        let ends = |choose: fn(f32, f32) -> f32| {
+                            a.iter().zip(&b).map(|(a, b)| choose(*a, *b)).collect::<Vec<_>>()
+                        };
+                        (
+                            Guarded::new(&ends(f32::min), at_end),
+                            Guarded::new(&ends(f32::max), at_end),
+                        )
                     };
                     let (mut low, mut high) = thresholds(tall, seed ^ 2);
                     let (mut column_low, mut column_high) = thresholds(width, seed ^ 4);
                     let mut group = Guarded::new(&vec![0u32; tall], at_end);
                     let mut column_group = Guarded::new(&vec![1u32; width], at_end);
-                    let row_edge = Thresholds { low: low.get(), high: high.get(), group: group.get() };
-                    let column_edge = Thresholds { low: column_low.get(), high: column_high.get(), group: column_group.get() };
-                    let (mut found, mut expected) = (SweepResult::default(), SweepResult::default());
+                    let row_edge =
+                        Thresholds { low: low.get(), high: high.get(), group: group.get() };
+                    let column_edge = Thresholds {
+                        low: column_low.get(),
+                        high: column_high.get(),
+                        group: column_group.get(),
+                    };
+                    let (mut found, mut expected) =
+                        (SweepResult::default(), SweepResult::default());
                     found.reset((tall, 1), (width, 1)).unwrap();
                     found.make_room(Sides::Both, tall * width).unwrap();
                     expected.reset((tall, 1), (width, 1)).unwrap();
                     expected.make_room(Sides::Both, tall * width).unwrap();
-                    tiles.sweep_first(Sides::Both, tile.get(), row_edge, column_edge, (0, 0), &mut found);
+                    tiles.sweep_first(
+                        Sides::Both,
+                        tile.get(),
+                        row_edge,
+                        column_edge,
+                        (0, 0),
+                        &mut found,
+                    );
                     let mut only_rows = SweepResult::default();
                     only_rows.reset((tall, 1), (width, 1)).unwrap();
                     only_rows.make_room(Sides::Both, tall * width).unwrap();
-                    tiles.sweep_first(Sides::Rows, tile.get(), row_edge, column_edge, (0, 0), &mut only_rows);
+                    tiles.sweep_first(
+                        Sides::Rows,
+                        tile.get(),
+                        row_edge,
+                        column_edge,
+                        (0, 0),
+                        &mut only_rows,
+                    );
                     for (at, &value) in tile.get()[..tall * width].iter().enumerate() {
                         let (r, c) = (at / width, at % width);
                         expected.row_above.of(0)[r] += u32::from(value > row_edge.high[r]);
@@ -166,33 +200,60 @@ proptest! {
 
     #[test]
     fn tiles_reach_where_a_product_is_at_least_the_least_of_its_row_or_column(
-        steps in AFFINE_STEPS..40, panels in 1usize..5, at in any::<[u16; 2]>(), is_column in any::<bool>(), is_above in any::<bool>(),
-        at_end in any::<bool>(), seed in any::<u64>(),
+        steps in AFFINE_STEPS..40, panels in 1usize..5, at in any::<[u16; 2]>(),
+        is_column in any::<bool>(), is_above in any::<bool>(), at_end in any::<bool>(),
+        seed in any::<u64>(),
     ) {
         for kernel in kernels().filter(|kernel| kernel.has_int16()) {
             let Tiles { rows: height, columns: width, .. } = *kernel.tiles(Word::Int16Pair);
             let mut rows = Guarded::new(&words(panels * steps * height, seed), at_end);
             let mut columns = Guarded::new(&words(steps * width, seed ^ 1), at_end);
             let mut tile = vec![0.0; height * width];
-            let tiles: Vec<Vec<f32>> = rows.get().chunks(steps * height).map(|rows| {
-                kernel.product(Word::Int16Pair).tile(steps, rows, columns.get(), &mut tile);
-                tile.clone()
-            }).collect();
-            // A row or column is given a threshold: the row's or column's largest product in a tile, or the next greater number.
-            let (panel, lane) = (usize::from(at[0]) % panels, usize::from(at[1]) % if is_column { width } else { height });
+            let tiles: Vec<Vec<f32>> = rows
+                .get()
+                .chunks(steps * height)
+                .map(|rows| {
+                    kernel.product(Word::Int16Pair).tile(steps, rows, columns.get(), &mut tile);
+                    tile.clone()
+                })
+                .collect();
+            // A row or column is given a threshold: the row's or column's largest product in a
+            // tile, or the next greater number.
+            let (panel, lane) = (
+                usize::from(at[0]) % panels,
+                usize::from(at[1]) % if is_column { width } else { height },
+            );
             let products = tiles[panel].iter().enumerate();
-            let products = products.filter(|(at, _)| lane == if is_column { at % width } else { at / width });
+            let products =
+                products.filter(|(at, _)| lane == if is_column { at % width } else { at / width });
             let largest = products.fold(f32::NEG_INFINITY, |most, (_, value)| most.max(*value));
             let least = if is_above { largest.next_up() } else { largest };
-            let (mut row_least, mut column_least) = (vec![f32::INFINITY; panels * height], vec![f32::INFINITY; width]);
-            if is_column { column_least[lane] = least } else { row_least[panel * height + lane] = least }
-            let (mut row_least, mut column_least) = (Guarded::new(&row_least, at_end), Guarded::new(&column_least, at_end));
-            let found = kernel.reaches(steps, rows.get(), columns.get(), (row_least.get(), column_least.get()));
+            let (mut row_least, mut column_least) =
+                (vec![f32::INFINITY; panels * height], vec![f32::INFINITY; width]);
+            if is_column {
+                column_least[lane] = least
+            } else {
+                row_least[panel * height + lane] = least
+            }
+            let (mut row_least, mut column_least) =
+                (Guarded::new(&row_least, at_end), Guarded::new(&column_least, at_end));
+            let found = kernel.reaches(
+                steps,
+                rows.get(),
+                columns.get(),
+                (row_least.get(), column_least.get()),
+            );
             for (p, tile) in tiles.iter().enumerate() {
                 let reaches = |(at, value): (usize, &f32)| {
-                    *value >= row_least.get()[p * height + at / width] || *value >= column_least.get()[at % width]
+                    *value >= row_least.get()[p * height + at / width]
+                        || *value >= column_least.get()[at % width]
                 };
-                prop_assert_eq!(found >> p & 1 == 1, tile.iter().enumerate().any(reaches), "{}", kernel.name);
+                prop_assert_eq!(
+                    found >> p & 1 == 1,
+                    tile.iter().enumerate().any(reaches),
+                    "{}",
+                    kernel.name
+                );
             }
             prop_assert!(found >> panel & 1 == u64::from(!is_above) || is_column);
             prop_assert_eq!(found >> panels, 0);
@@ -200,28 +261,40 @@ proptest! {
     }
 
     #[test]
-    fn bit_products_count_all_differing_bits(steps in 0usize..140, densities in any::<[u8; 2]>(), seed in any::<u64>()) {
-        // Cover densities from no bits to all bits, so that an overflow of intermediate sums would be found.
+    fn bit_products_count_all_differing_bits(
+        steps in 0usize..140, densities in any::<[u8; 2]>(), seed in any::<u64>(),
+    ) {
+        // Cover densities from no bits to all bits, so that an overflow of intermediate sums would
+        // be found.
         let mut random = crate::random::Random::new(seed);
         for kernel in kernels() {
             assert_bit_products(kernel, steps, |n, side| {
                 let density = usize::from(densities[usize::from(side == Side::Query)]);
-                let mut word = || (0..32).fold(0, |word, bit| word | u32::from(random.below(255) < density) << bit);
+                let mut word = || {
+                    (0..32)
+                        .fold(0, |word, bit| word | u32::from(random.below(255) < density) << bit)
+                };
                 (0..n).map(|_| word()).collect()
             });
         }
     }
 
     #[test]
-    fn exact_sums_touch_nothing_outside_their_rows_and_have_the_same_bits(len in 0usize..70, at_end in any::<bool>(), seed in any::<u64>()) {
+    fn exact_sums_touch_nothing_outside_their_rows_and_have_the_same_bits(
+        len in 0usize..70, at_end in any::<bool>(), seed in any::<u64>(),
+    ) {
         let values: Vec<Vec<f32>> = (0..2 * PAIRS as u64).map(|i| numbers(len, seed ^ i)).collect();
         let mut rows: Vec<_> = values.iter().map(|row| Guarded::new(row, at_end)).collect();
         let rows: Vec<&[f32]> = rows.iter_mut().map(|row| &*row.get()).collect();
-        let (q, g): (Pairs32<'_>, Pairs32<'_>) = (rows[..PAIRS].try_into().unwrap(), rows[PAIRS..].try_into().unwrap());
-        let wide: Vec<Vec<f64>> = values.iter().map(|row| row.iter().map(|v| f64::from(*v)).collect()).collect();
+        let (q, g): (Pairs32<'_>, Pairs32<'_>) =
+            (rows[..PAIRS].try_into().unwrap(), rows[PAIRS..].try_into().unwrap());
+        let wide: Vec<Vec<f64>> =
+            values.iter().map(|row| row.iter().map(|v| f64::from(*v)).collect()).collect();
         let mut wide: Vec<_> = wide.iter().map(|row| Guarded::new(row, at_end)).collect();
         let wide: Vec<&[f64]> = wide.iter_mut().map(|row| &*row.get()).collect();
-        let mut bytes = [0, 1].map(|i| Guarded::new(&values[i].iter().map(|v| v.to_bits() as u8).collect::<Vec<_>>(), at_end));
+        let mut bytes = [0, 1].map(|i| {
+            Guarded::new(&values[i].iter().map(|v| v.to_bits() as u8).collect::<Vec<_>>(), at_end)
+        });
         let [a, b] = &mut bytes;
         for kernel in kernels() {
             let (dots, distances) = (kernel.dots32(q, g), kernel.distances32(q, g));
@@ -232,7 +305,8 @@ proptest! {
                 prop_assert_eq!(kernel.dot64(x, y).to_bits(), dots[pair].to_bits());
                 prop_assert_eq!(kernel.distance64(x, y).to_bits(), distances[pair].to_bits());
             }
-            let differing: u32 = a.get().iter().zip(b.get()).map(|(x, y)| (x ^ *y).count_ones()).sum();
+            let differing: u32 =
+                a.get().iter().zip(b.get()).map(|(x, y)| (x ^ *y).count_ones()).sum();
             prop_assert_eq!(kernel.differing_bits(a.get(), b.get()), differing);
         }
     }
@@ -248,20 +322,27 @@ proptest! {
                 let mut panel = vec![0.0; steps * lanes];
                 let mut rows = vec![Vec::new(); lanes];
                 for (lane, row) in rows.iter_mut().enumerate() {
-                    row.extend(numbers(dim, seed.wrapping_add(lane as u64)).into_iter().map(f64::from));
+                    row.extend(
+                        numbers(dim, seed.wrapping_add(lane as u64)).into_iter().map(f64::from),
+                    );
                     for (i, v) in row.iter().enumerate() {
                         panel[exact::packed_position(i, steps) * lanes + lane] = *v;
                     }
                 }
                 (Guarded::new(&panel, at_end), rows)
             };
-            let ((mut rows, q), (mut columns, g)) = (panel(height, seed), panel(width, seed ^ 0xff00));
+            let ((mut rows, q), (mut columns, g)) =
+                (panel(height, seed), panel(width, seed ^ 0xff00));
             let mut tile = Guarded::new(&vec![f64::NAN; 8 * height * width], at_end);
             for sum in [Sum::Dot32, Sum::Dot64, Sum::Distance] {
                 kernel.exact_tile(sum, rows.get(), columns.get(), tile.get());
                 for (at, found) in tile.get()[..height * width].iter().enumerate() {
                     let (q, g) = (&q[at / width], &g[at % width]);
-                    let single = if sum == Sum::Distance { exact::squared_distance(q, g) } else { exact::dot(q, g) };
+                    let single = if sum == Sum::Distance {
+                        exact::squared_distance(q, g)
+                    } else {
+                        exact::dot(q, g)
+                    };
                     prop_assert_eq!(found.to_bits(), single.to_bits(), "{} {:?}", kernel.name, sum);
                 }
             }

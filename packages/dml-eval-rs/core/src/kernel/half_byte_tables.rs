@@ -1,7 +1,8 @@
-//! Tables that count the differing bits of two half bytes, and the arrangement of columns that shuffles need for look-ups.
+//! Tables that count the differing bits of two half bytes, and the arrangement of columns that
+//! shuffles need for look-ups.
 
-/// For each byte, counts the bits that differ between the low half and all 16 possible half bytes, then likewise for the
-/// high half.
+/// For each byte, counts the bits that differ between the low half and all 16 possible half bytes,
+/// then likewise for the high half.
 #[repr(align(32))]
 pub(super) struct Tables([[u8; 32]; 256]);
 
@@ -33,8 +34,9 @@ const fn tables() -> [[u8; 32]; 256] {
 /// The number of columns per look-up of bytes in a table.
 pub(super) const GROUP: usize = 16;
 
-/// Arranges groups of columns into two parts of 32 bytes. A part contains the bytes a and b of all words: its low half bytes are
-/// the low halves of all bytes a, then the high halves of all bytes a; its high half bytes are the same halves of all bytes b.
+/// Arranges groups of columns into two parts of 32 bytes. A part contains the bytes a and b of all
+/// words: its low half bytes are the low halves of all bytes a, then the high halves of all bytes
+/// a; its high half bytes are the same halves of all bytes b.
 #[inline(always)]
 pub(super) fn arrange(columns: &mut [u32], parts: [(usize, usize); 2]) {
     for group in columns.as_chunks_mut::<GROUP>().0 {

@@ -1,7 +1,8 @@
 //! Runs functions of other modules, compiled for the vector instructions of a kernel.
 
-/// Work to be compiled for the instructions of a kernel. Only `run` and code that is inlined into it are compiled for these. Short
-/// closures are inlined; a longer `run`, and the functions that it calls, must be marked `inline(always)`.
+/// Work to be compiled for the instructions of a kernel. Only `run` and code that is inlined into
+/// it are compiled for these. Short closures are inlined; a longer `run`, and the functions that it
+/// calls, must be marked `inline(always)`.
 pub(crate) trait Work {
     type Output;
 

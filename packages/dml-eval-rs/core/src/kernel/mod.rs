@@ -1,11 +1,14 @@
-//! Kernels, one per instruction set: products of packed panels, comparisons of tiles with thresholds, and exact sums.
+//! Kernels, one per instruction set: products of packed panels, comparisons of tiles with
+//! thresholds, and exact sums.
 //!
-//! [`select`] chooses the kernel once, and all higher layers use shared code for all kernels. Kernels may round differently, within
-//! the error bound in `rows/dense_packing.rs`. Results are identical, because float64 decides if the bound can't.
+//! [`select`] chooses the kernel once, and all higher layers use shared code for all kernels.
+//! Kernels may round differently, within the error bound in `rows/dense_packing.rs`. Results are
+//! identical, because float64 decides if the bound can't.
 //!
-//! Packed layout: a row is a sequence of `steps` 32-bit words. A word is a float32, two bfloat16, two int16, or 32 bits of a code. A
-//! panel has the words of `rows` (or `columns`) rows, step by step: `panel[step * width + lane]`. For codes, some kernels rearrange
-//! the words of a step in column panels.
+//! Packed layout: a row is a sequence of `steps` 32-bit words. A word is a float32, two bfloat16,
+//! two int16, or 32 bits of a code. A panel has the words of `rows` (or `columns`) rows, step by
+//! step: `panel[step * width + lane]`. For codes, some kernels rearrange the words of a step in
+//! column panels.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -60,7 +63,8 @@ static KERNELS: [&Kernel; 3] = [&neon::WITH_BFLOAT16, &neon::PLAIN, &portable::K
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 static KERNELS: [&Kernel; 1] = [&portable::KERNEL];
 
-/// Selects the kernel called `name`, or the fastest kernel that this CPU can run if `name` is `None`.
+/// Selects the kernel called `name`, or the fastest kernel that this CPU can run if `name` is
+/// `None`.
 pub fn select(name: Option<&str>) -> Result<&'static Kernel> {
     let usable = || KERNELS.iter().copied().filter(|k| (k.available)());
     match name {

@@ -57,15 +57,16 @@ pub(super) static PLAIN: Kernel = Kernel {
     available: || std::arch::is_aarch64_feature_detected!("neon"),
 };
 
-/// Defines a product of panels. `$add::<LANE>(sums, columns, rows)` adds the terms of one row, a lane of `rows`, and four columns.
+/// Defines a product of panels. `$add::<LANE>(sums, columns, rows)` adds the terms of one row, a
+/// lane of `rows`, and four columns.
 macro_rules! product {
     ($name:ident, $feature:literal, $load:ident, $add:ident) => {
         #[target_feature(enable = $feature)]
         fn $name(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
             let (mut row, mut column) = (rows.as_ptr().cast(), columns.as_ptr().cast());
             let mut sums = [[vdupq_n_f32(0.0); VECTORS]; ROWS];
-            // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps and the tile ROWS × COLUMNS
-            // values.
+            // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps`
+            // steps and the tile ROWS × COLUMNS values.
             unsafe {
                 for _ in 0..steps {
                     let panel = [$load(column), $load(column.add(4)), $load(column.add(8))];
@@ -93,8 +94,8 @@ macro_rules! product {
 product!(float32, "neon", vld1q_f32, vfmaq_laneq_f32);
 product!(bfloat16, "neon,bf16", vld1q_u32, add_pairs);
 
-/// Adds the products of bfloat16 pairs, between four words of `columns` and the word `LANE` of `rows`. BFDOT rounds twice, to odd
-/// (see docs/internals/evaluator-exactness.md).
+/// Adds the products of bfloat16 pairs, between four words of `columns` and the word `LANE` of
+/// `rows`. BFDOT rounds twice, to odd (see docs/internals/evaluator-exactness.md).
 #[target_feature(enable = "neon,bf16")]
 #[inline]
 fn add_pairs<const LANE: i32>(
@@ -102,7 +103,8 @@ fn add_pairs<const LANE: i32>(
     columns: uint32x4_t,
     rows: uint32x4_t,
 ) -> float32x4_t {
-    // SAFETY: the instruction changes only the first register. Rust does not provide a stable intrinsic.
+    // SAFETY: the instruction changes only the first register. Rust does not provide a stable
+    // intrinsic.
     unsafe {
         asm!(
             "bfdot {sums:v}.4s, {columns:v}.8h, {rows:v}.2h[{lane}]",
@@ -127,7 +129,8 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
         let to = (from + STEPS_PER_BYTE).min(steps);
         let mut bytes = [[vdupq_n_u8(0); VECTORS]; ROWS];
         for _ in from..to {
-            // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps of ROWS and COLUMNS words.
+            // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps`
+            // steps of ROWS and COLUMNS words.
             unsafe {
                 let panel = [vld1q_u32(column), vld1q_u32(column.add(4)), vld1q_u32(column.add(8))];
                 for (r, bytes) in bytes.iter_mut().enumerate() {
@@ -165,7 +168,8 @@ fn sweep(
     let mut high = [vdupq_n_f32(0.0); VECTORS];
     let mut above = [vdupq_n_u32(0); VECTORS];
     for v in 0..VECTORS {
-        // SAFETY: the caller (`Tiles::sweep`) checked that all arrays of `columns` contain COLUMNS elements.
+        // SAFETY: the caller (`Tiles::sweep`) checked that all arrays of `columns` contain COLUMNS
+        // elements.
         unsafe {
             group[v] = vld1q_u32(columns.group.as_ptr().add(4 * v));
             low[v] = vld1q_f32(columns.low.as_ptr().add(4 * v));
@@ -276,7 +280,8 @@ macro_rules! single_precision {
             let whole = q[0].len() / 8 * 8;
             for at in (0..whole).step_by(8) {
                 for (sums, (q, g)) in sums.iter_mut().zip(q.iter().zip(g)) {
-                    // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that all rows have equal lengths.
+                    // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that all
+                    // rows have equal lengths.
                     let (q, g) = unsafe { (widen(q.as_ptr().add(at)), widen(g.as_ptr().add(at))) };
                     add(sums, q, g);
                 }

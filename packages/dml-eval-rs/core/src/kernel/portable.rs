@@ -1,4 +1,5 @@
-//! Plain Rust: the reference for other kernels, also used as the default on CPUs that they don't support.
+//! Plain Rust: the reference for other kernels, also used as the default on CPUs that they don't
+//! support.
 
 use crate::exact::combine_tiles;
 

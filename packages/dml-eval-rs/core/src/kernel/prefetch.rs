@@ -1,6 +1,7 @@
 //! Prefetches numbers into the caches before they are read.
 
-/// Asks the CPU to prefetch `row` into the caches, but does not wait. This will never affect results.
+/// Asks the CPU to prefetch `row` into the caches, but does not wait. This will never affect
+/// results.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn prefetch<T>(row: &[T]) {

@@ -1,4 +1,5 @@
-//! Tests that products are within the error bound that docs/internals/evaluator-exactness.md derives.
+//! Tests that products are within the error bound that docs/internals/evaluator-exactness.md
+//! derives.
 
 use proptest::prelude::*;
 
@@ -25,7 +26,8 @@ fn numbers(word: Word, bits: u32) -> Vec<f64> {
     }
 }
 
-/// Returns the largest error in a tile of products, as a fraction of the bound, for factors of at most 1.
+/// Returns the largest error in a tile of products, as a fraction of the bound, for factors of at
+/// most 1.
 fn largest_fraction(
     kernel: &Kernel,
     word: Word,
@@ -65,18 +67,30 @@ proptest! {
         steps in 0usize..60, exponent in prop_oneof![0u32..111, 40u32..66], seed in any::<u64>(),
     ) {
         let mut random = Random::new(seed);
-        // Numbers below 1 in both halves of a word: a sign, one of sixteen exponents, and a fraction.
-        let mut half = || (random.below(2) << 15 | (exponent as usize + random.below(16)) << 7 | random.below(128)) as u32;
+        // Numbers below 1 in both halves of a word: a sign, one of sixteen exponents, and a
+        // fraction.
+        let mut half = || {
+            (random.below(2) << 15
+                | (exponent as usize + random.below(16)) << 7
+                | random.below(128)) as u32
+        };
         let mut words = |n: usize| (0..n).map(|_| half() << 16 | half()).collect::<Vec<_>>();
         for (kernel, word) in rounding_kernels() {
-            let fraction = largest_fraction(kernel, word, steps, &words(steps * kernel.number_tiles.rows), &words(steps * kernel.number_tiles.columns));
+            let fraction = largest_fraction(
+                kernel,
+                word,
+                steps,
+                &words(steps * kernel.number_tiles.rows),
+                &words(steps * kernel.number_tiles.columns),
+            );
             prop_assert!(fraction <= 1.0, "{} {word:?}: {fraction}", kernel.name);
         }
     }
 }
 
-/// Sums rows (1, x, x, ...), where x² is slightly below 2⁻²⁴, half a unit in the last place of sums from 1 to 2. When rounded to
-/// nearest, a sum loses every x². When rounded to odd, it loses every pair of x², because the last bit is 1 after the first pair.
+/// Sums rows (1, x, x, ...), where x² is slightly below 2⁻²⁴, half a unit in the last place of sums
+/// from 1 to 2. When rounded to nearest, a sum loses every x². When rounded to odd, it loses every
+/// pair of x², because the last bit is 1 after the first pair.
 #[test]
 fn terms_that_a_sum_of_bfloat16_loses_reach_half_of_the_bound() {
     const STEPS: usize = 256;
@@ -117,7 +131,8 @@ proptest! {
     /// Integer sums are exact up to the largest that 32 bits can represent; four roundings follow.
     #[test]
     fn products_of_integers_are_rounded_four_times(
-        pairs in 1usize..40, exponents in (-100i32..3, -100i32..3), are_equal in any::<bool>(), seed in any::<u64>(),
+        pairs in 1usize..40, exponents in (-100i32..3, -100i32..3), are_equal in any::<bool>(),
+        seed in any::<u64>(),
     ) {
         let steps = pairs + AFFINE_STEPS;
         for kernel in KERNELS.iter().copied().filter(|k| (k.available)() && k.has_int16()) {
@@ -127,22 +142,34 @@ proptest! {
                 let mut words = vec![0; steps * lanes];
                 let mut rows = Vec::new();
                 for lane in 0..lanes {
-                    let row = if are_equal { same.clone() } else { integers(&mut random, 2 * pairs, lane % 2 == 0) };
+                    let row = if are_equal {
+                        same.clone()
+                    } else {
+                        integers(&mut random, 2 * pairs, lane % 2 == 0)
+                    };
                     for (step, pair) in row.chunks(2).enumerate() {
-                        words[step * lanes + lane] = u32::from(pair[0] as u16) | u32::from(pair[1] as u16) << 16;
+                        words[step * lanes + lane] =
+                            u32::from(pair[0] as u16) | u32::from(pair[1] as u16) << 16;
                     }
-                    let [scale, bias] = [1.0, 1.0].map(|one| ((one + random.uniform()) * 2f64.powi(exponent)) as f32);
+                    let [scale, bias] = [1.0, 1.0]
+                        .map(|one| ((one + random.uniform()) * 2f64.powi(exponent)) as f32);
                     words[pairs * lanes + lane] = scale.to_bits();
                     words[(pairs + 1) * lanes + lane] = bias.to_bits();
                     rows.push((row, f64::from(scale), f64::from(bias)));
                 }
                 (words, rows)
             };
-            let ((rows, left), (columns, right)) = (panel(kernel.number_tiles.rows, exponents.0), panel(kernel.number_tiles.columns, exponents.1));
+            let ((rows, left), (columns, right)) = (
+                panel(kernel.number_tiles.rows, exponents.0),
+                panel(kernel.number_tiles.columns, exponents.1),
+            );
             let mut tile = vec![f32::NAN; kernel.number_tiles.rows * kernel.number_tiles.columns];
             kernel.product(Word::Int16Pair).tile(steps, &rows, &columns, &mut tile);
             for (at, found) in tile.into_iter().enumerate() {
-                let ((q, q_scale, q_bias), (g, g_scale, g_bias)) = (&left[at / kernel.number_tiles.columns], &right[at % kernel.number_tiles.columns]);
+                let ((q, q_scale, q_bias), (g, g_scale, g_bias)) = (
+                    &left[at / kernel.number_tiles.columns],
+                    &right[at % kernel.number_tiles.columns],
+                );
                 let sum: i64 = q.iter().zip(g).map(|(a, b)| i64::from(*a) * i64::from(*b)).sum();
                 prop_assert!(sum.abs() < 1 << 31);
                 let product = sum as f64 * q_scale * g_scale;

@@ -7,7 +7,8 @@ use super::tiles::Tiles;
 
 /// Fills a tile, (rows, columns), with the products of a row panel and a column panel.
 pub(crate) type Product = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]);
-/// Tells which row panels have a product with the column panel that reaches the threshold `least` of the row or column.
+/// Tells which row panels have a product with the column panel that reaches the threshold `least`
+/// of the row or column.
 pub(crate) type Reaches =
     unsafe fn(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64;
 pub(super) type Pairs32<'a> = [&'a [f32]; PAIRS];
@@ -16,7 +17,8 @@ pub(super) type Exact64 = unsafe fn(&[f64], &[f64]) -> f64;
 pub(super) type Bits = unsafe fn(&[u8], &[u8]) -> u32;
 pub(super) type ExactProduct = unsafe fn(rows: &[f64], columns: &[f64], tile: &mut [f64]);
 
-/// Products in the order that `exact` defines, for panels packed by [`pack_lanes`](crate::exact::pack_lanes).
+/// Products in the order that `exact` defines, for panels packed by
+/// [`pack_lanes`](crate::exact::pack_lanes).
 #[derive(Clone, Copy)]
 pub(crate) struct ExactProducts {
     pub rows: usize,
@@ -41,7 +43,8 @@ pub(crate) struct Int16 {
 pub(crate) struct CodeProduct {
     pub(super) tiles: Tiles,
     pub(super) hamming: Product,
-    /// Rearranges the words of the steps in a column panel, if `hamming` needs a different order than usual.
+    /// Rearranges the words of the steps in a column panel, if `hamming` needs a different order
+    /// than usual.
     pub(super) arrange: Option<unsafe fn(columns: &mut [u32])>,
 }
 
@@ -86,13 +89,13 @@ pub enum Word {
     Bits,
 }
 
-/// The number of words at the end of an int16 row: a scale and a bias, both float32. If N is the exact product of the integers, a
-/// tile gets N·(σᵢσⱼ) + (βᵢ + βⱼ).
+/// The number of words at the end of an int16 row: a scale and a bias, both float32. If N is the
+/// exact product of the integers, a tile gets N·(σᵢσⱼ) + (βᵢ + βⱼ).
 pub(crate) const AFFINE_STEPS: usize = 2;
 
 impl Kernel {
-    /// Runs work that is compiled for the kernel's instructions. These don't change any bit, because the compiler doesn't fuse
-    /// operations or reorder sums.
+    /// Runs work that is compiled for the kernel's instructions. These don't change any bit,
+    /// because the compiler doesn't fuse operations or reorder sums.
     #[inline]
     pub(crate) fn vectorize<W: Work>(&self, work: W) -> W::Output {
         // SAFETY: `select` only returns kernels with instructions that the CPU supports.
@@ -135,8 +138,9 @@ impl Kernel {
         }
     }
 
-    /// Tells which of at most 64 row panels have a product with the column panel that reaches the threshold `least` of the row or
-    /// column, by a bit per panel. Panels must consist of int16 words.
+    /// Tells which of at most 64 row panels have a product with the column panel that reaches the
+    /// threshold `least` of the row or column, by a bit per panel. Panels must consist of int16
+    /// words.
     pub(crate) fn reaches(
         &self,
         steps: usize,
@@ -153,18 +157,22 @@ impl Kernel {
                 && columns.len() == steps * width
         );
         let reaches = self.int16.as_ref().expect("the caller checks has_int16").reaches;
-        // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths were checked above.
+        // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths
+        // were checked above.
         unsafe { reaches(steps, rows, columns, least) }
     }
 
-    /// Computes dot products of pairs of float32 rows with equal lengths, in the order that `exact` defines.
+    /// Computes dot products of pairs of float32 rows with equal lengths, in the order that `exact`
+    /// defines.
     pub(crate) fn dots32(&self, q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
         assert!(have_one_length(&q, &g));
-        // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths were checked above.
+        // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths
+        // were checked above.
         unsafe { (self.dots32)(q, g) }
     }
 
-    /// Computes squared distances of pairs of float32 rows with equal lengths, in the order that `exact` defines.
+    /// Computes squared distances of pairs of float32 rows with equal lengths, in the order that
+    /// `exact` defines.
     pub(crate) fn distances32(&self, q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
         assert!(have_one_length(&q, &g));
         // SAFETY: see `dots32`.
@@ -181,8 +189,9 @@ impl Kernel {
         unsafe { (self.distance64)(q, g) }
     }
 
-    /// Fills a tile with sums in the order that `exact` defines. Both panels must have equal numbers of steps, a multiple of
-    /// eight. `tile` must have room for eight tiles; the first receives the result.
+    /// Fills a tile with sums in the order that `exact` defines. Both panels must have equal
+    /// numbers of steps, a multiple of eight. `tile` must have room for eight tiles; the first
+    /// receives the result.
     pub(crate) fn exact_tile(&self, sum: Sum, rows: &[f64], columns: &[f64], tile: &mut [f64]) {
         let ExactProducts { rows: height, columns: width, .. } = self.exact;
         let steps = rows.len() / height;
@@ -201,7 +210,8 @@ impl Kernel {
         unsafe { product(rows, columns, tile) }
     }
 
-    /// Fills a tile with sums of products. The bits depend on the kernel. Both panels must have equal numbers of steps.
+    /// Fills a tile with sums of products. The bits depend on the kernel. Both panels must have
+    /// equal numbers of steps.
     pub(crate) fn fused_tile(&self, rows: &[f64], columns: &[f64], tile: &mut [f64]) {
         let ExactProducts { rows: height, columns: width, .. } = self.exact;
         let steps = rows.len() / height;
@@ -249,7 +259,8 @@ impl CheckedProduct {
                 && columns.len() >= steps * self.columns
         );
         assert!(tile.len() >= self.rows * self.columns);
-        // SAFETY: `select` returned this kernel, so the CPU supports the instructions; lengths were checked above.
+        // SAFETY: `select` returned this kernel, so the CPU supports the instructions; lengths were
+        // checked above.
         unsafe { (self.product)(steps, rows, columns, tile) }
     }
 }

@@ -1,4 +1,5 @@
-//! Sweeps count and list the products in a tile. `several` is a sweep for multiple brackets per item, in portable Rust.
+//! Sweeps count and list the products in a tile. `several` is a sweep for multiple brackets per
+//! item, in portable Rust.
 
 use std::ops::Range;
 
@@ -56,7 +57,8 @@ pub(crate) struct SweepResult {
 }
 
 impl SweepResult {
-    /// Starts a task, given how many rows and columns it has, and how many brackets each row and each column has.
+    /// Starts a task, given how many rows and columns it has, and how many brackets each row and
+    /// each column has.
     pub fn reset(
         &mut self,
         (rows, row_brackets): (usize, usize),
@@ -68,7 +70,8 @@ impl SweepResult {
         self.column_above.reset(columns, column_brackets)
     }
 
-    /// Reserves room for the hits of tiles with `values` values, so that sweeps, which can't fail, will not allocate.
+    /// Reserves room for the hits of tiles with `values` values, so that sweeps, which can't fail,
+    /// will not allocate.
     pub fn make_room(&mut self, sides: Sides, values: usize) -> Result<()> {
         self.row_hits.make_room(values)?;
         if sides == Sides::Both { self.column_hits.make_room(values) } else { Ok(()) }
@@ -207,7 +210,8 @@ mod tests {
         brackets
     }
 
-    /// Counts and lists the values of an item by definition. Returns the count per bracket, then the listed positions.
+    /// Counts and lists the values of an item by definition. Returns the count per bracket, then
+    /// the listed positions.
     fn reference((group, of_item): &Item, values: &[(u32, f32)]) -> (Vec<u32>, Vec<usize>) {
         let apart = || values.iter().enumerate().filter(|(_, (other, _))| other != group);
         let is_within =
@@ -225,44 +229,81 @@ mod tests {
 
         #[test]
         fn values_are_counted_above_brackets_and_listed_within_them(
-            (row_items, column_items) in (1usize..6).prop_flat_map(|most| (items(most), items(most))),
-            values in proptest::collection::vec(-5i8..6, 8 * 48),
-            both in any::<bool>(),
+            (row_items, column_items) in
+                (1usize..6).prop_flat_map(|most| (items(most), items(most))),
+            values in proptest::collection::vec(-5i8..6, 8 * 48), both in any::<bool>(),
         ) {
-            for (name, word) in names().into_iter().flat_map(|name| [(name, Word::Float32), (name, Word::Bits)]) {
+            for (name, word) in
+                names().into_iter().flat_map(|name| [(name, Word::Float32), (name, Word::Bits)])
+            {
                 let tiles = select(Some(name)).unwrap().tiles(word);
                 let (height, width) = (tiles.rows, tiles.columns);
                 let (row_items, column_items) = (&row_items[..height], &column_items[..width]);
-                let tile: Vec<f32> = values[..height * width].iter().map(|v| f32::from(*v)).collect();
+                let tile: Vec<f32> =
+                    values[..height * width].iter().map(|v| f32::from(*v)).collect();
                 // When only rows are compared, columns are given groups but not brackets.
-                let groups = || column_items.iter().map(|(group, _)| (*group, Vec::new())).collect::<Vec<Item>>();
-                let (rows, columns) = (fill(row_items), if both { fill(column_items) } else { fill(&groups()) });
+                let groups = || {
+                    column_items
+                        .iter()
+                        .map(|(group, _)| (*group, Vec::new()))
+                        .collect::<Vec<Item>>()
+                };
+                let (rows, columns) =
+                    (fill(row_items), if both { fill(column_items) } else { fill(&groups()) });
                 let mut result = SweepResult::default();
                 result.reset((height, rows.count()), (width, columns.count())).unwrap();
                 result.make_room(Sides::Both, height * width).unwrap();
                 let sides = if both { Sides::Both } else { Sides::Rows };
                 tiles.sweep(sides, &tile, (&rows, &columns), (0..height, 0), &mut result);
-                let check = |items: &[Item], others: &[Item], above: &Above, hits: Vec<(usize, usize, f32)>, at: &dyn Fn(usize, usize) -> f32| {
+                let check = |items: &[Item],
+                             others: &[Item],
+                             above: &Above,
+                             hits: Vec<(usize, usize, f32)>,
+                             at: &dyn Fn(usize, usize) -> f32| {
                     for (i, item) in items.iter().enumerate() {
-                        let values: Vec<_> = others.iter().enumerate().map(|(j, other)| (other.0, at(i, j))).collect();
+                        let values: Vec<_> = others
+                            .iter()
+                            .enumerate()
+                            .map(|(j, other)| (other.0, at(i, j)))
+                            .collect();
                         let (counts, listed) = reference(item, &values);
                         let found: Vec<u32> = above.by_bracket().map(|of| of[i]).collect();
                         assert_eq!(found[..counts.len()], counts, "{name}");
                         assert!(found[counts.len()..].iter().all(|count| *count == 0));
                         let of_item = hits.iter().filter(|hit| hit.0 == i);
-                        let mut found: Vec<usize> = of_item.map(|hit| { assert_eq!(hit.2, at(i, hit.1)); hit.1 }).collect();
+                        let mut found: Vec<usize> = of_item
+                            .map(|hit| {
+                                assert_eq!(hit.2, at(i, hit.1));
+                                hit.1
+                            })
+                            .collect();
                         found.sort_unstable();
                         assert_eq!(found, listed, "{name}");
                     }
                 };
                 let hits = |hits: &[Hit], swap: bool| -> Vec<(usize, usize, f32)> {
                     let of = |h: &Hit| (h.row as usize, h.column as usize, h.value);
-                    hits.iter().map(of).map(|(r, c, v)| if swap { (c, r, v) } else { (r, c, v) }).collect()
+                    hits.iter()
+                        .map(of)
+                        .map(|(r, c, v)| if swap { (c, r, v) } else { (r, c, v) })
+                        .collect()
                 };
                 let at = |r: usize, c: usize| tile[r * width + c];
-                check(row_items, column_items, &result.row_above, hits(&result.row_hits, false), &at);
+                check(
+                    row_items,
+                    column_items,
+                    &result.row_above,
+                    hits(&result.row_hits, false),
+                    &at,
+                );
                 if both {
-                    check(column_items, row_items, &result.column_above, hits(&result.column_hits, true), &|c, r| at(r, c));
+                    check(
+                        column_items,
+                        row_items,
+                        &result.column_above,
+                        hits(&result.column_hits, true),
+                        &|c, r| at(r, c),
+                    );
                 } else {
                     prop_assert!(result.column_hits.is_empty());
                 }

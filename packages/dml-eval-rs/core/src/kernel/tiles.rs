@@ -13,7 +13,8 @@ pub(crate) type Sweep = unsafe fn(
     origin: (u32, u32),
     result: &mut SweepResult,
 );
-/// Compares a tile with the brackets of the rows and columns, when items are given multiple brackets.
+/// Compares a tile with the brackets of the rows and columns, when items are given multiple
+/// brackets.
 pub(crate) type SweepBrackets = unsafe fn(
     sides: Sides,
     tile: &[f32],
@@ -39,8 +40,9 @@ pub(crate) struct Tiles {
 pub(crate) const MAX_TILE: usize = super::brackets::MAX_ROWS * 48;
 
 impl Tiles {
-    /// Compares a tile with the brackets of the rows, and of the columns if `sides` says so, and adds to the counts and hits of
-    /// the task. There must be room for the hits. `tile_rows` and `column` tell where the tile begins in the task.
+    /// Compares a tile with the brackets of the rows, and of the columns if `sides` says so, and
+    /// adds to the counts and hits of the task. There must be room for the hits. `tile_rows` and
+    /// `column` tell where the tile begins in the task.
     #[inline]
     pub fn sweep(
         &self,
@@ -55,7 +57,8 @@ impl Tiles {
             let column_thresholds = columns.first(column..column + self.columns);
             self.sweep_first(sides, tile, rows.first(tile_rows), column_thresholds, origin, result);
         } else {
-            // SAFETY: `select` only returns kernels with instructions that the CPU supports; the function checks the indices.
+            // SAFETY: `select` only returns kernels with instructions that the CPU supports; the
+            // function checks the indices.
             unsafe {
                 (self.sweep_brackets)(sides, tile, (rows, columns), (tile_rows, column), result)
             }
@@ -84,7 +87,8 @@ impl Tiles {
             result.row_above.items >= origin.0 as usize + height
                 && result.column_above.items >= origin.1 as usize + width
         );
-        // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths were checked above.
+        // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths
+        // were checked above.
         unsafe {
             match sides {
                 Sides::Both => (self.sweep)(tile, rows, columns, origin, result),

@@ -1,4 +1,5 @@
-//! Evaluates a gallery in parts: finds the positives in all parts first, then counts the negatives in all parts.
+//! Evaluates a gallery in parts: finds the positives in all parts first, then counts the negatives
+//! in all parts.
 
 use std::ops::Range;
 use std::slice;
@@ -19,7 +20,8 @@ use crate::side::Side;
 
 /// Finds the positives of all queries in a part of a gallery.
 ///
-/// Returns offsets and positives: the positives of query `q` are from `offsets[q]` to `offsets[q + 1]`.
+/// Returns offsets and positives: the positives of query `q` are from `offsets[q]` to
+/// `offsets[q + 1]`.
 pub fn find_positives<S: Comparable>(
     space: &S,
     relation: &Relation<'_>,
@@ -43,10 +45,12 @@ pub fn count_negatives<S: Comparable>(
     traverse_rectangle(space, &packing, &counter, queries, control)
 }
 
-/// Counts the negatives in pairs of items from a single array. Pairs are compared once and counted for both items.
+/// Counts the negatives in pairs of items from a single array. Pairs are compared once and counted
+/// for both items.
 ///
-/// By default, all pairs are counted. If `split` is given, only the items before `split` are compared with the other
-/// items. `relation` must relate the array to itself by labels, and must not list items to exclude.
+/// By default, all pairs are counted. If `split` is given, only the items before `split` are
+/// compared with the other items. `relation` must relate the array to itself by labels, and must
+/// not list items to exclude.
 pub fn count_symmetric_negatives<S: Comparable>(
     space: &S,
     counts: &PartialCounts,
@@ -57,7 +61,8 @@ pub fn count_symmetric_negatives<S: Comparable>(
     let items = relation.queries();
     if !relation.is_symmetric() {
         return argument(
-            "the relation isn't symmetric; expected labels of a single array, without lists of items",
+            "the relation isn't symmetric; expected labels of a single array, without lists of \
+             items",
         );
     }
     if let Some(split) = split.filter(|split| *split > items) {
@@ -77,7 +82,8 @@ pub fn count_symmetric_negatives<S: Comparable>(
     traverse_triangle(space, &packing, &counter, rows, columns, control)
 }
 
-/// Counts negatives from tables in all `sides` (queries, items), then prepares to screen the queries without a table.
+/// Counts negatives from tables in all `sides` (queries, items), then prepares to screen the
+/// queries without a table.
 fn begin<'a, S: Comparable>(
     space: &'a S,
     counts: &'a PartialCounts,

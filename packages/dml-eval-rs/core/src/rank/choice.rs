@@ -1,7 +1,8 @@
 //! Chooses for each query whether to screen the gallery or to compute a table of all keys.
 //!
-//! A screen costs little per item, but much per value that it lists: the negatives above the query's lowest active positive.
-//! A table costs the same per item for all data. A sample is used to estimate the share of items that a screen would list.
+//! A screen costs little per item, but much per value that it lists: the negatives above the
+//! query's lowest active positive. A table costs the same per item for all data. A sample is used
+//! to estimate the share of items that a screen would list.
 
 use rayon::prelude::*;
 
@@ -15,7 +16,8 @@ use crate::rows::keys::Keys;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// One in `ITEMS_PER_SAMPLED` items is sampled, up to `SAMPLE`. The lowest positive is sought among at most `POSITIVES`.
+/// One in `ITEMS_PER_SAMPLED` items is sampled, up to `SAMPLE`. The lowest positive is sought among
+/// at most `POSITIVES`.
 const SAMPLE: usize = 128;
 const ITEMS_PER_SAMPLED: usize = 16;
 const POSITIVES: usize = 32;
@@ -30,7 +32,8 @@ pub(crate) struct Choice<'a, S> {
 }
 
 impl<S: Space> Choice<'_, S> {
-    /// Tells for each query of an evaluation whether a table is cheaper, given the last rank that matters to the metrics.
+    /// Tells for each query of an evaluation whether a table is cheaper, given the last rank that
+    /// matters to the metrics.
     pub fn for_evaluation(&self, depth: u64) -> Result<Vec<bool>> {
         let number = |q: usize| self.relation.number(q);
         let lowest = |query: u32, keys: &mut Keys| {
@@ -44,7 +47,8 @@ impl<S: Space> Choice<'_, S> {
         self.choose(number, |q| depth.max(number(q) as u64), lowest)
     }
 
-    /// Tells for each query of a count whether a table is cheaper, given the positives and the counts so far.
+    /// Tells for each query of a count whether a table is cheaper, given the positives and the
+    /// counts so far.
     pub fn for_count(&self, counts: &PartialCounts) -> Result<Vec<bool>> {
         let lowest = |query: u32, _: &mut Keys| {
             let positives = counts.positives(query as usize);
@@ -63,15 +67,17 @@ impl<S: Space> Choice<'_, S> {
         if let Some(many) = self.control.sizes().many_positives {
             return collect((0..queries).map(|q| number(q) >= many.max(1)));
         }
-        // In random order, the n-th value not below the lowest positive is listed only if it is one of the `last` largest so
-        // far, so about last · (1 + ln(above / last)) are listed. A positive costs about half as much as a listed value.
+        // In random order, the n-th value not below the lowest positive is listed only if it is one
+        // of the `last` largest so far, so about last · (1 + ln(above / last)) are listed. A
+        // positive costs about half as much as a listed value.
         let listed = |q: usize, share: f64| {
             let (last, above) = (last_rank(q) as f64, share * items as f64);
             let negatives = if last < above { last * (1.0 + (above / last).ln()) } else { above };
             (negatives + number(q) as f64 / 2.0) / items as f64
         };
         let worth = self.space.listed_share();
-        // A screen of embeddings can count the items between a few positives without listing them. Codes are tied too often.
+        // A screen of embeddings can count the items between a few positives without listing them.
+        // Codes are tied too often.
         let counted = if self.space.distances().is_some() {
             0
         } else {

@@ -1,7 +1,8 @@
 //! Ranks the positives of a query by counting the distances of all items.
 //!
-//! Distances of codes are small integers, so the numbers of items per distance give the ranks, except the order of
-//! items with equal distances. If ties are broken by index, this order comes from a second pass over the items.
+//! Distances of codes are small integers, so the numbers of items per distance give the ranks,
+//! except the order of items with equal distances. If ties are broken by index, this order comes
+//! from a second pass over the items.
 
 use crate::error::Result;
 use crate::kernel::Kernel;
@@ -10,7 +11,8 @@ use crate::rank::relation::Kind;
 use crate::rank::ties::{Positive, Ties};
 use crate::rank::values::Order;
 
-/// The copies of the counts. Consecutive items use different copies, so that additions don't wait for each other.
+/// The copies of the counts. Consecutive items use different copies, so that additions don't wait
+/// for each other.
 const TURNS: usize = 4;
 
 /// Counts of items by mark. The mark of an item is twice the distance, plus 1 if it matches.
@@ -23,7 +25,8 @@ pub(crate) struct DistanceRanker {
 }
 
 impl DistanceRanker {
-    /// The largest distance. The mark of excluded items is twice the next integer, and must fit into 16 bits.
+    /// The largest distance. The mark of excluded items is twice the next integer, and must fit
+    /// into 16 bits.
     pub const LARGEST: usize = (1 << 15) - 2;
 
     /// Allocates counts for distances from 0 to `largest`.
@@ -114,7 +117,8 @@ impl DistanceRanker {
         Ok(Order::from_counts(counts))
     }
 
-    /// Sets the slots of distances to the number of positives at smaller distances. The last slot is for excluded items.
+    /// Sets the slots of distances to the number of positives at smaller distances. The last slot
+    /// is for excluded items.
     fn first_slots(&mut self) {
         let (counts, _) = self.counts[..2 * self.distances].as_chunks::<2>();
         let mut before = 0;
@@ -158,30 +162,52 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counts_are_those_of_each_negatives_slot(items in proptest::collection::vec((0u16..7, 0u8..3), 1..90), first in 0u64..9) {
-            let kinds: Vec<Kind> =
-                items.iter().map(|(_, kind)| [Kind::Negative, Kind::Match, Kind::Excluded][usize::from(*kind)]).collect();
+        fn counts_are_those_of_each_negatives_slot(
+            items in proptest::collection::vec((0u16..7, 0u8..3), 1..90), first in 0u64..9,
+        ) {
+            let kinds: Vec<Kind> = items
+                .iter()
+                .map(|(_, kind)| [Kind::Negative, Kind::Match, Kind::Excluded][usize::from(*kind)])
+                .collect();
             let row: Vec<u16> = items.iter().map(|(distance, _)| *distance).collect();
             let with_kind = |kind| {
-                let own = items.iter().zip(&kinds).enumerate().filter(move |(_, (_, own))| **own == kind);
-                own.map(|(i, ((distance, _), _))| Positive { key: 0.0 - f64::from(*distance), index: first + i as u64 })
+                let own =
+                    items.iter().zip(&kinds).enumerate().filter(move |(_, (_, own))| **own == kind);
+                own.map(|(i, ((distance, _), _))| Positive {
+                    key: 0.0 - f64::from(*distance),
+                    index: first + i as u64,
+                })
             };
             let mut positives: Vec<Positive> = with_kind(Kind::Match).collect();
             positives.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
             prop_assume!(!positives.is_empty());
             let (mut ranker, mut marks) = (DistanceRanker::new(6).unwrap(), Vec::new());
             ranker.count(&row, &kinds, &mut marks, select(None).unwrap()).unwrap();
-            let metrics = [Metric::AveragePrecision, Metric::RPrecision, Metric::ReciprocalRank, Metric::Recall(3)];
-            let (control, discounts) = (Control::default(), Discounts::new(0, &Control::default()).unwrap());
+            let metrics = [
+                Metric::AveragePrecision,
+                Metric::RPrecision,
+                Metric::ReciprocalRank,
+                Metric::Recall(3),
+            ];
+            let (control, discounts) =
+                (Control::default(), Discounts::new(0, &Control::default()).unwrap());
             for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
                 let rules = TieRules::One(ties);
                 let mut counts = vec![0; rules.slots_per_positive() * positives.len() + 1];
-                with_kind(Kind::Negative).for_each(|n| counts[rules.slot(0, &positives, n.key, n.index)] += 1);
-                let [found, expected] = [ranker.order(&marks, ties), Order::new(&positives, counts, ties)]
-                    .map(|order| order.unwrap().metrics(&metrics, None, &discounts, &control).unwrap());
+                with_kind(Kind::Negative)
+                    .for_each(|n| counts[rules.slot(0, &positives, n.key, n.index)] += 1);
+                let [found, expected] =
+                    [ranker.order(&marks, ties), Order::new(&positives, counts, ties)].map(
+                        |order| {
+                            order.unwrap().metrics(&metrics, None, &discounts, &control).unwrap()
+                        },
+                    );
                 prop_assert_eq!(found, expected);
             }
-            prop_assert_eq!(ranker.list_positives(&marks, |place| first + place as u64).unwrap(), positives);
+            prop_assert_eq!(
+                ranker.list_positives(&marks, |place| first + place as u64).unwrap(),
+                positives
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Computes retrieval metrics: finds the positives first, then compares all pairs once to count the negatives.
+//! Computes retrieval metrics: finds the positives first, then compares all pairs once to count the
+//! negatives.
 
 use std::ops::Range;
 use std::slice;
@@ -31,7 +32,8 @@ pub struct Options {
     pub may_lack_matches: bool,
 }
 
-/// Computes the metrics per query. Peers do a part of the work each, and all return the result for all queries.
+/// Computes the metrics per query. Peers do a part of the work each, and all return the result for
+/// all queries.
 pub fn evaluate<S: Comparable>(
     space: &S,
     relation: &Relation<'_>,
@@ -45,8 +47,9 @@ pub fn evaluate<S: Comparable>(
     Ok(results.remove(0))
 }
 
-/// Computes the metrics per query for all relations, such as levels of a hierarchy, and all rules for ties. The results equal
-/// the results of separate calls of [`evaluate`], but pairs are compared only once (with peers, once per relation).
+/// Computes the metrics per query for all relations, such as levels of a hierarchy, and all rules
+/// for ties. The results equal the results of separate calls of [`evaluate`], but pairs are
+/// compared only once (with peers, once per relation).
 pub fn evaluate_all<S: Comparable>(
     space: &S,
     relations: &[Relation<'_>],
@@ -134,7 +137,8 @@ pub fn evaluate_all<S: Comparable>(
     Ok(results)
 }
 
-/// The inputs of an evaluation. The methods screen queries, and return a count per relation, for all rules and metrics.
+/// The inputs of an evaluation. The methods screen queries, and return a count per relation, for
+/// all rules and metrics.
 struct Evaluation<'a, S> {
     space: &'a S,
     relations: &'a [Relation<'a>],
@@ -146,7 +150,8 @@ struct Evaluation<'a, S> {
 }
 
 impl<S: Space> Evaluation<'_, S> {
-    /// Finds the positives of `queries`, and starts the counts at 0. With peers, `queries` must be all queries.
+    /// Finds the positives of `queries`, and starts the counts at 0. With peers, `queries` must be
+    /// all queries.
     fn start(&self, queries: Range<usize>, peers: &dyn Peers) -> Result<Vec<PartialCounts>> {
         let few = |q: usize| self.few[q];
         try_collect(self.relations.iter().map(|relation| {
@@ -183,7 +188,8 @@ impl<S: Space> Evaluation<'_, S> {
         Ok(counts)
     }
 
-    /// Screens pairs of queries once for both, when the queries are also the gallery. Peers add up the counts.
+    /// Screens pairs of queries once for both, when the queries are also the gallery. Peers add up
+    /// the counts.
     fn count_by_symmetry(
         &self,
         rounds: Vec<Round>,

@@ -18,7 +18,8 @@ impl<'a> Lists<'a> {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Checks that there is a list for each of the `queries`, and that lists are sorted and contain only gallery items.
+    /// Checks that there is a list for each of the `queries`, and that lists are sorted and contain
+    /// only gallery items.
     pub(crate) fn check(&self, name: &str, queries: usize, gallery: usize) -> Result<()> {
         let (first, last) = (self.offsets.first(), self.offsets.last());
         let delimits = first == Some(&0)
@@ -26,7 +27,8 @@ impl<'a> Lists<'a> {
             && self.offsets.is_sorted();
         if self.offsets.len() != queries + 1 || !delimits {
             return argument(format!(
-                "{name} has {} offsets that don't delimit {} items for {queries} queries; expected {} ascending numbers from 0",
+                "{name} has {} offsets that don't delimit {} items for {queries} queries; expected \
+                 {} ascending numbers from 0",
                 self.offsets.len(),
                 self.items.len(),
                 queries + 1
@@ -38,7 +40,8 @@ impl<'a> Lists<'a> {
         };
         match (0..queries).find(|q| !valid(self.of(*q))) {
             Some(q) => argument(format!(
-                "{name} lists {:?} for query {q}; expected distinct items below {gallery}, in ascending order",
+                "{name} lists {:?} for query {q}; expected distinct items below {gallery}, in \
+                 ascending order",
                 self.of(q)
             )),
             None => Ok(()),

@@ -50,7 +50,8 @@ impl Metric {
         ]
     }
 
-    /// Returns the last rank that matters to this metric, besides ranks up to R and the first positive's rank.
+    /// Returns the last rank that matters to this metric, besides ranks up to R and the first
+    /// positive's rank.
     #[must_use]
     pub fn depth(self) -> u64 {
         match self {
@@ -116,7 +117,8 @@ mod tests {
         for metric in [1, 5, u64::MAX].into_iter().flat_map(Metric::all_with_k) {
             assert_eq!(metric.to_string().parse(), Ok(metric));
         }
-        let none = "recall recall@ recall@0 recall@x recall@r recall@05 recall@+5 map@R map@ map@r@3 ndcg minp@2 mrr@ map_at_r";
+        let none = "recall recall@ recall@0 recall@x recall@r recall@05 recall@+5 map@R map@ \
+                    map@r@3 ndcg minp@2 mrr@ map_at_r";
         for name in none.split(' ').chain(["", "precision_at_1"]) {
             assert!(name.parse::<Metric>().is_err(), "{name}");
         }

@@ -1,4 +1,5 @@
-//! Computes the metrics per query from the counts of negatives. docs/reference/metrics.md defines the metrics.
+//! Computes the metrics per query from the counts of negatives. docs/reference/metrics.md defines
+//! the metrics.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -36,8 +37,8 @@ impl PerQuery {
         self.metrics.iter().position(|own| *own == metric).map(|at| &self.columns[at][..])
     }
 
-    /// Computes the metrics of queries that have positives, under a rule that `counts` serves. `counts` must be
-    /// complete, and must begin with query `first_query`.
+    /// Computes the metrics of queries that have positives, under a rule that `counts` serves.
+    /// `counts` must be complete, and must begin with query `first_query`.
     ///
     /// If `grades` are not given, the gain of a positive is 1.
     pub fn compute(
@@ -80,7 +81,8 @@ impl PerQuery {
         self.columns.iter_mut().zip(values).for_each(|(column, value)| column[query] = *value);
     }
 
-    /// Exchanges metrics with the peers. Queries that are `expected` must be computed by a single process, this or another.
+    /// Exchanges metrics with the peers. Queries that are `expected` must be computed by a single
+    /// process, this or another.
     pub(crate) fn exchange(
         &mut self,
         computed: &[usize],
@@ -107,7 +109,8 @@ impl PerQuery {
             if q as f64 != row[0] || missing.get(q) != Some(&true) || !values.iter().all(is_metric)
             {
                 return Err(Error::Exchange(format!(
-                    "all_gather returned {values:?} as metrics of query {}; expected numbers from 0 to 1, once per query",
+                    "all_gather returned {values:?} as metrics of query {}; expected numbers from \
+                     0 to 1, once per query",
                     row[0]
                 )));
             }
@@ -125,7 +128,8 @@ pub fn mean(values: &[f64]) -> f64 {
     sum / n as f64
 }
 
-/// Returns the last rank that needs a discount. `items` is the largest number of items that a query ranks.
+/// Returns the last rank that needs a discount. `items` is the largest number of items that a query
+/// ranks.
 pub(crate) fn last_discount(metrics: &[Metric], items: u64) -> usize {
     let ks = metrics
         .iter()

@@ -1,8 +1,10 @@
-//! The partial result of an evaluation: the positives per query in order, and the numbers of negatives in between.
+//! The partial result of an evaluation: the positives per query in order, and the numbers of
+//! negatives in between.
 //!
-//! Metrics depend only on the ranks of positives, and a rank is a count. A negative is counted in a *slot* of the
-//! query, which is chosen by the positives before the negative (see `TieRules`). Counts can be added, so work may be
-//! done in any order, and the counts of the parts of a gallery add up to the counts of the gallery.
+//! Metrics depend only on the ranks of positives, and a rank is a count. A negative is counted in a
+//! *slot* of the query, which is chosen by the positives before the negative (see `TieRules`).
+//! Counts can be added, so work may be done in any order, and the counts of the parts of a gallery
+//! add up to the counts of the gallery.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,7 +17,8 @@ use crate::peers::{Peers, reduce};
 use crate::rank::metric::Metric;
 use crate::rank::ties::{Positive, TieRules, Ties};
 
-/// Splits an array into parts that threads can write to. `offsets` contains the starts, then the end of the last part.
+/// Splits an array into parts that threads can write to. `offsets` contains the starts, then the
+/// end of the last part.
 pub(crate) fn split<'a, T>(all: &'a mut [T], offsets: &[usize]) -> Result<Vec<&'a mut [T]>> {
     let mut parts = allocate(offsets.len() - 1)?;
     let mut rest = all;
@@ -42,15 +45,16 @@ pub struct PartialCounts {
 }
 
 impl PartialCounts {
-    /// Returns the bytes per positive, in this struct and a `ScreenCounter`. All single rules get the same, so batches are equal.
+    /// Returns the bytes per positive, in this struct and a `ScreenCounter`. All single rules get
+    /// the same, so batches are equal.
     pub(crate) fn bytes_per_positive(rules: TieRules) -> usize {
         size_of::<Positive>() + 8 + 8 * rules.slots_per_positive().max(2)
     }
 
     /// Sorts the positives per query, then continues from `counts`.
     ///
-    /// The final counts can be used for these rules and metrics. `offsets` delimits the positives per query. `counts`
-    /// are earlier counts for these positives, or empty to start from 0.
+    /// The final counts can be used for these rules and metrics. `offsets` delimits the positives
+    /// per query. `counts` are earlier counts for these positives, or empty to start from 0.
     pub fn new(
         rules: impl Into<TieRules>,
         metrics: &[Metric],
@@ -63,7 +67,8 @@ impl PartialCounts {
             && offsets.is_sorted();
         if !valid {
             return argument(format!(
-                "offsets don't delimit {} positives; expected ascending numbers from 0 to the number of positives",
+                "offsets don't delimit {} positives; expected ascending numbers from 0 to the \
+                 number of positives",
                 positives.len()
             ));
         }
@@ -134,7 +139,8 @@ impl PartialCounts {
         collect(self.slots.iter().map(|c| c.load(Relaxed)))
     }
 
-    /// Adds the negatives that peers counted since the last exchange, and updates `shared`, the counts after an exchange.
+    /// Adds the negatives that peers counted since the last exchange, and updates `shared`, the
+    /// counts after an exchange.
     pub(crate) fn exchange(&self, shared: &mut [u64], peers: &dyn Peers) -> Result<()> {
         let new = collect(
             self.slots.iter().zip(&*shared).map(|(slot, before)| slot.load(Relaxed) - before),
@@ -155,12 +161,14 @@ impl PartialCounts {
         self.slot_in(q, 0..self.positives(q).len(), key, index)
     }
 
-    /// Finds the slot of a negative if all positives before `range` have larger keys and all after it have smaller keys.
+    /// Finds the slot of a negative if all positives before `range` have larger keys and all after
+    /// it have smaller keys.
     pub(crate) fn slot_in(&self, q: usize, range: Range<usize>, key: f64, index: u64) -> usize {
         self.rules.slot(range.start, &self.positives(q)[range], key, index)
     }
 
-    /// Returns the last rank that matters. The first positive's rank can matter even if it is greater.
+    /// Returns the last rank that matters. The first positive's rank can matter even if it is
+    /// greater.
     pub(crate) fn last_rank(&self, q: usize) -> u64 {
         self.depth.max(self.positives(q).len() as u64)
     }
@@ -170,15 +178,19 @@ impl PartialCounts {
         self.depth == u64::MAX
     }
 
-    /// Counts the *active* positives in the first `at_most`: those with ranks that can still matter, given the counts so far.
+    /// Counts the *active* positives in the first `at_most`: those with ranks that can still
+    /// matter, given the counts so far.
     ///
-    /// A rank above both R and the depth of the metrics never matters, unless it is the first positive's (reciprocal
-    /// rank, Recall@K). Counts only grow, so an inactive positive will stay inactive.
+    /// A rank above both R and the depth of the metrics never matters, unless it is the first
+    /// positive's (reciprocal rank, Recall@K). Counts only grow, so an inactive positive will stay
+    /// inactive.
     ///
-    /// With counts for `expected` or for all rules, the end of a group of tied positives may become inactive. If the group's
-    /// first positive is still active, negatives above the group or tied with it are still counted, and only these decide the
-    /// ranks in the group, under any rule. Later groups come after the inactive positive and the negatives that made it
-    /// inactive, so their ranks don't matter. A negative below the active positives doesn't matter, even if it is counted.
+    /// With counts for `expected` or for all rules, the end of a group of tied positives may become
+    /// inactive. If the group's first positive is still active, negatives above the group or tied
+    /// with it are still counted, and only these decide the ranks in the group, under any rule.
+    /// Later groups come after the inactive positive and the negatives that made it inactive, so
+    /// their ranks don't matter. A negative below the active positives doesn't matter, even if it
+    /// is counted.
     pub(crate) fn count_active(&self, q: usize, at_most: usize) -> usize {
         if self.every_rank_matters() {
             return at_most;
@@ -229,8 +241,9 @@ mod tests {
         })
     }
 
-    /// A thread may read the slots while others write, with relaxed ordering, and so see any mixture of earlier and later
-    /// counts. Counts seen are at most the final counts, so comparing all pairs of counts covers every interleaving and reordering.
+    /// A thread may read the slots while others write, with relaxed ordering, and so see any
+    /// mixture of earlier and later counts. Counts seen are at most the final counts, so comparing
+    /// all pairs of counts covers every interleaving and reordering.
     #[test]
     fn a_positive_inactive_in_any_view_of_the_counts_is_inactive_in_the_end() {
         for rules in RULES {
@@ -255,25 +268,46 @@ mod tests {
     }
 
     proptest! {
-        /// Counters search only the active positives. A negative below these is omitted or counted after the last one.
+        /// Counters search only the active positives. A negative below these is omitted or counted
+        /// after the last one.
         #[test]
         fn no_metric_depends_on_the_negatives_below_active_positives(
-            mut items in proptest::collection::vec((-2i8..=2, any::<bool>(), any::<bool>(), any::<bool>()), 1..30),
+            mut items in proptest::collection::vec(
+                (-2i8..=2, any::<bool>(), any::<bool>(), any::<bool>()),
+                1..30,
+            ),
             order in any::<prop::sample::Index>(), depth in 0u64..8,
         ) {
             items[0].1 = true;
             let metrics = [
-                Metric::Recall(3), Metric::RPrecision, Metric::MapAtR, Metric::ReciprocalRank, Metric::RecallShare(depth + 1),
-                Metric::ReciprocalRankAt(9), Metric::Precision(depth + 1), Metric::AveragePrecisionAt(depth + 1),
+                Metric::Recall(3),
+                Metric::RPrecision,
+                Metric::MapAtR,
+                Metric::ReciprocalRank,
+                Metric::RecallShare(depth + 1),
+                Metric::ReciprocalRankAt(9),
+                Metric::Precision(depth + 1),
+                Metric::AveragePrecisionAt(depth + 1),
                 Metric::Ndcg(depth + 1),
             ];
             let metrics = &metrics[..if depth == 0 { 4 } else { metrics.len() }];
-            let item = |(place, &(key, ..)): (usize, &(i8, bool, bool, bool))| Positive { key: key.into(), index: place as u64 };
-            let positives: Vec<_> = items.iter().enumerate().filter(|(_, (_, is_match, ..))| *is_match).map(item).collect();
+            let item = |(place, &(key, ..)): (usize, &(i8, bool, bool, bool))| Positive {
+                key: key.into(),
+                index: place as u64,
+            };
+            let positives: Vec<_> = items
+                .iter()
+                .enumerate()
+                .filter(|(_, (_, is_match, ..))| *is_match)
+                .map(item)
+                .collect();
             let number = positives.len();
             let start = order.index(items.len());
             for rules in RULES {
-                let new = || PartialCounts::new(rules, metrics, vec![0, number], positives.clone(), &[]).unwrap();
+                let new = || {
+                    PartialCounts::new(rules, metrics, vec![0, number], positives.clone(), &[])
+                        .unwrap()
+                };
                 let (complete, partial) = (new(), new());
                 let mut active = number;
                 for at in (start..items.len()).chain(0..start) {
@@ -300,7 +334,13 @@ mod tests {
                     };
                     prop_assert_eq!(complete.check(ties).is_ok(), rules.serves(ties));
                     if rules.serves(ties) {
-                        prop_assert_eq!(values(&partial), values(&complete), "{:?} {:?}", rules, ties);
+                        prop_assert_eq!(
+                            values(&partial),
+                            values(&complete),
+                            "{:?} {:?}",
+                            rules,
+                            ties
+                        );
                     }
                 }
             }

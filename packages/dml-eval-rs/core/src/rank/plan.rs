@@ -1,4 +1,5 @@
-//! Plans an evaluation: which queries (or pairs of queries) a process screens, and which queries it ranks from tables.
+//! Plans an evaluation: which queries (or pairs of queries) a process screens, and which queries it
+//! ranks from tables.
 
 use std::ops::Range;
 
@@ -8,7 +9,8 @@ use crate::peers::{Peers, part};
 
 /// The work of a process.
 pub(crate) struct Plan {
-    /// Rounds over pairs of queries, compared once and counted for both. If `None`, `screened` is used instead.
+    /// Rounds over pairs of queries, compared once and counted for both. If `None`, `screened` is
+    /// used instead.
     pub rounds: Option<Vec<Round>>,
     /// Batches of queries to screen against the gallery.
     pub screened: Vec<Range<usize>>,
@@ -17,10 +19,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Plans the part of this process. `few` is the number of positives per query, or 0 to rank the query from a table; at
-    /// most `budget` positives are in memory, or a single query's positives if there are more.
+    /// Plans the part of this process. `few` is the number of positives per query, or 0 to rank the
+    /// query from a table; at most `budget` positives are in memory, or a single query's positives
+    /// if there are more.
     ///
-    /// Pairs of queries are compared only once if the relations allow this and all positives fit into one batch.
+    /// Pairs of queries are compared only once if the relations allow this and all positives fit
+    /// into one batch.
     pub fn new(
         few: &[usize],
         tabled: &[bool],
@@ -50,7 +54,8 @@ impl Plan {
     }
 }
 
-/// A part of the pairs of an array with itself: the pairs of an item in `rows` and a later item in `columns`.
+/// A part of the pairs of an array with itself: the pairs of an item in `rows` and a later item in
+/// `columns`.
 pub(crate) struct Round {
     pub rows: Range<usize>,
     pub columns: Range<usize>,
@@ -59,8 +64,9 @@ pub(crate) struct Round {
 impl Round {
     /// Plans the part of this process.
     ///
-    /// With peers there are multiple rounds, and counts are added up after each: the short first rounds raise the thresholds
-    /// of all processes. If each process used only its own counts, it would list more values, which costs more than the products.
+    /// With peers there are multiple rounds, and counts are added up after each: the short first
+    /// rounds raise the thresholds of all processes. If each process used only its own counts, it
+    /// would list more values, which costs more than the products.
     fn all(items: usize, peers: &dyn Peers) -> Result<Vec<Round>> {
         let edges = [0, items / 64, items / 16, items / 4, items];
         let edges = if peers.is_alone() { &[0, items][..] } else { &edges };
@@ -83,7 +89,8 @@ impl Round {
     }
 }
 
-/// Splits queries into batches of at most `budget` positives, or a single query with more. Omits batches with no positive.
+/// Splits queries into batches of at most `budget` positives, or a single query with more. Omits
+/// batches with no positive.
 fn batches(queries: Range<usize>, positives: &[usize], budget: usize) -> Result<Vec<Range<usize>>> {
     let mut batches = Vec::new();
     let (mut start, mut sum) = (queries.start, 0);
@@ -118,10 +125,15 @@ mod tests {
             budget in 0usize..300,
             processes in 1usize..5,
         ) {
-            let relation = Relation::of_labels(&labels, (!own_gallery).then_some(&labels[..])).unwrap();
-            let tabled: Vec<bool> = (0..labels.len()).map(|q| relation.number(q) >= many_positives.max(1)).collect();
-            let few: Vec<usize> = (0..labels.len()).map(|q| if tabled[q] { 0 } else { relation.number(q) }).collect();
-            let plan = |rank| Plan::new(&few, &tabled, own_gallery, budget, &Isolated(rank, processes)).unwrap();
+            let relation =
+                Relation::of_labels(&labels, (!own_gallery).then_some(&labels[..])).unwrap();
+            let tabled: Vec<bool> =
+                (0..labels.len()).map(|q| relation.number(q) >= many_positives.max(1)).collect();
+            let few: Vec<usize> =
+                (0..labels.len()).map(|q| if tabled[q] { 0 } else { relation.number(q) }).collect();
+            let plan = |rank| {
+                Plan::new(&few, &tabled, own_gallery, budget, &Isolated(rank, processes)).unwrap()
+            };
             let plans: Vec<Plan> = (0..processes).map(plan).collect();
             let symmetric = plans[0].rounds.is_some();
             prop_assert!(plans.iter().all(|plan| plan.rounds.is_some() == symmetric));
@@ -134,7 +146,11 @@ mod tests {
                 let times = |batches: fn(&Plan) -> &Vec<Range<usize>>| {
                     plans.iter().flat_map(batches).filter(|batch| batch.contains(&q)).count()
                 };
-                let times_tabled = plans.iter().flat_map(|plan| &plan.tabled).filter(|tabled| **tabled as usize == q).count();
+                let times_tabled = plans
+                    .iter()
+                    .flat_map(|plan| &plan.tabled)
+                    .filter(|tabled| **tabled as usize == q)
+                    .count();
                 prop_assert_eq!(times_tabled, usize::from(tabled[q]));
                 if few[q] > 0 {
                     prop_assert_eq!(times(|plan| &plan.screened), usize::from(!symmetric));

@@ -1,4 +1,5 @@
-//! Finds the keys of the positives per query: pair by pair in small classes, from tables in large classes.
+//! Finds the keys of the positives per query: pair by pair in small classes, from tables in large
+//! classes.
 
 use std::ops::Range;
 
@@ -24,7 +25,8 @@ impl PositiveFinder<'_> {
     /// The number of positives to process between checks for cancellation.
     const PAIRS: usize = 1 << 14;
 
-    /// Computes the start of the positives per query, then the end for the last query. A query is skipped if `wanted` is 0.
+    /// Computes the start of the positives per query, then the end for the last query. A query is
+    /// skipped if `wanted` is 0.
     fn offsets(
         &self,
         queries: Range<usize>,

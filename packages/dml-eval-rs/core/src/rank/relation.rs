@@ -37,8 +37,9 @@ enum Candidates<'a> {
 
 /// The relation between queries and the items of a gallery, or of a part of it.
 ///
-/// A gallery item matches a query if the labels are equal, or if it is listed for the query. A query's ranking excludes the
-/// query itself, items with the query's label and group, and items listed to be excluded, so these never match or count.
+/// A gallery item matches a query if the labels are equal, or if it is listed for the query. A
+/// query's ranking excludes the query itself, items with the query's label and group, and items
+/// listed to be excluded, so these never match or count.
 pub struct Relation<'a> {
     /// The labels or, if matches are listed, 0 for all queries and 1 for all items.
     classes: Codes<'a>,
@@ -49,11 +50,13 @@ pub struct Relation<'a> {
     grades: Option<Grades<'a>>,
     /// The index of this part's first item in the full gallery.
     first_item: u64,
-    /// Where the second block begins if this part consists of two blocks, and the gallery index of each block's first item.
+    /// Where the second block begins if this part consists of two blocks, and the gallery index of
+    /// each block's first item.
     blocks: Option<(u32, [u64; 2])>,
     /// The number of matches per query.
     numbers: Vec<u32>,
-    /// Per query, items that aren't negatives although the class differs: excluded items and, if listed, the candidates.
+    /// Per query, items that aren't negatives although the class differs: excluded items and, if
+    /// listed, the candidates.
     excluded_others: Option<(Vec<usize>, Vec<u32>)>,
 }
 
@@ -65,15 +68,16 @@ fn check_length(name: &str, given: usize, expected: usize, why: &str) -> Result<
 }
 
 impl<'a> Relation<'a> {
-    /// Relates items with equal labels. Labels must be dense codes, shared by both sides. If `gallery_labels` is
-    /// `None`, the queries are also the gallery.
+    /// Relates items with equal labels. Labels must be dense codes, shared by both sides. If
+    /// `gallery_labels` is `None`, the queries are also the gallery.
     pub fn of_labels(labels: &'a [u32], gallery_labels: Option<&'a [u32]>) -> Result<Self> {
         let gallery = gallery_labels.unwrap_or(labels);
         let classes = Codes { queries: Cow::Borrowed(labels), gallery: Cow::Borrowed(gallery) };
         Self::new(classes, Candidates::Labelled(Classes::new(gallery)?), gallery_labels.is_none())
     }
 
-    /// Relates queries to the items that are listed. `gallery` is the number of items; if `None`, the queries are also the gallery.
+    /// Relates queries to the items that are listed. `gallery` is the number of items; if `None`,
+    /// the queries are also the gallery.
     pub fn of_lists(lists: Lists<'a>, gallery: Option<usize>) -> Result<Self> {
         let items = gallery.unwrap_or(lists.len());
         lists.check("relevant", lists.len(), items)?;
@@ -111,8 +115,8 @@ impl<'a> Relation<'a> {
         Ok(self)
     }
 
-    /// Excludes the items that have the query's label and group. Groups must be dense codes, shared by both sides. If
-    /// `gallery_groups` is `None`, `groups` are also the gallery's.
+    /// Excludes the items that have the query's label and group. Groups must be dense codes, shared
+    /// by both sides. If `gallery_groups` is `None`, `groups` are also the gallery's.
     pub fn with_groups(self, groups: &'a [u32], gallery_groups: Option<&'a [u32]>) -> Result<Self> {
         if matches!(self.candidates, Candidates::Listed(_)) {
             return argument(
@@ -126,25 +130,28 @@ impl<'a> Relation<'a> {
         Relation { groups: Some(groups), ..self }.count()
     }
 
-    /// Declares that this gallery is a part of a larger gallery, in which the first item has the index `first_item`.
+    /// Declares that this gallery is a part of a larger gallery, in which the first item has the
+    /// index `first_item`.
     pub fn with_first_item(self, first_item: u64) -> Result<Self> {
         Relation { first_item, ..self }.count()
     }
 
-    /// Declares that the items, which are also the queries, are two blocks of a larger gallery: the items before `split`,
-    /// and the others. `first_items` are the indices in the gallery where the blocks begin; the second must come later.
+    /// Declares that the items, which are also the queries, are two blocks of a larger gallery: the
+    /// items before `split`, and the others. `first_items` are the indices in the gallery where the
+    /// blocks begin; the second must come later.
     pub fn with_blocks(self, split: usize, first_items: [u64; 2]) -> Result<Self> {
         if split > self.items() || first_items[1] < first_items[0] + split as u64 {
             return argument(format!(
-                "blocks begin at {first_items:?}, and the first has {split} of {} items; expected blocks in ascending order that \
-                 don't overlap",
+                "blocks begin at {first_items:?}, and the first has {split} of {} items; expected \
+                 blocks in ascending order that don't overlap",
                 self.items()
             ));
         }
         Ok(Relation { blocks: Some((split as u32, first_items)), ..self })
     }
 
-    /// Excludes the queries themselves. `indices` are indices in the full gallery, or −1 for a query that isn't in the gallery.
+    /// Excludes the queries themselves. `indices` are indices in the full gallery, or −1 for a
+    /// query that isn't in the gallery.
     pub fn with_own_items(self, indices: &'a [i64]) -> Result<Self> {
         let own = OwnItem::Listed(indices);
         own.check(self.queries(), 1 << 62)?;
@@ -157,10 +164,12 @@ impl<'a> Relation<'a> {
         Relation { excluded: Some(lists), ..self }.count()
     }
 
-    /// Counts the matches per query, and lists the items that must not be counted although the class differs.
+    /// Counts the matches per query, and lists the items that must not be counted although the
+    /// class differs.
     fn count(mut self) -> Result<Self> {
         let (queries, gallery) = (&self.classes.queries, &self.classes.gallery);
-        // Sort the labels and groups of the items, so that a binary search can count the items of a label and group.
+        // Sort the labels and groups of the items, so that a binary search can count the items of a
+        // label and group.
         let item_groups = self.groups.as_ref().map_or(&[][..], |groups| &groups.gallery);
         let mut item_codes = collect(gallery.iter().copied().zip(item_groups.iter().copied()))?;
         item_codes.par_sort_unstable();
@@ -248,8 +257,8 @@ impl<'a> Relation<'a> {
         self.classes.gallery.len()
     }
 
-    /// Whether pairs can be compared once for both items: the queries are also the gallery, and only items with the
-    /// query's class are excluded.
+    /// Whether pairs can be compared once for both items: the queries are also the gallery, and
+    /// only items with the query's class are excluded.
     pub(crate) fn is_symmetric(&self) -> bool {
         matches!((self.own, &self.excluded_others), (OwnItem::SameIndex, None))
     }
@@ -330,7 +339,8 @@ impl<'a> Relation<'a> {
         Ok(())
     }
 
-    /// Returns the items that must not be counted for a query although they have a different class, in ascending order.
+    /// Returns the items that must not be counted for a query although they have a different class,
+    /// in ascending order.
     pub(crate) fn excluded_others(&self, query: usize) -> &[u32] {
         match &self.excluded_others {
             Some((offsets, items)) => &items[offsets[query]..offsets[query + 1]],

@@ -1,8 +1,8 @@
 //! Ranks the positives of a query by the keys of all items.
 //!
-//! Keys are mapped to integers, in descending order, and integers to buckets. If a bucket does not contain positives,
-//! items are only counted. Other items are sorted by integer, and items with equal integers by key. So when few items
-//! are positive, few are sorted.
+//! Keys are mapped to integers, in descending order, and integers to buckets. If a bucket does not
+//! contain positives, items are only counted. Other items are sorted by integer, and items with
+//! equal integers by key. So when few items are positive, few are sorted.
 
 use std::ops::Range;
 
@@ -15,15 +15,18 @@ use crate::random::Random;
 use crate::rank::relation::Kind;
 use crate::rank::ties::{Positive, TieRules, Ties};
 
-/// An entry is a 64-bit integer. From the top, it contains the bit `TIED`, set if the key equals the previous entry's key;
-/// the item's integer; the place in the row; and a bit that is set for positives.
+/// An entry is a 64-bit integer. From the top, it contains the bit `TIED`, set if the key equals
+/// the previous entry's key; the item's integer; the place in the row; and a bit that is set for
+/// positives.
 const TIED: u64 = 1 << 63;
 const PLACE_SHIFT: u32 = 1;
 const INTEGER_SHIFT: u32 = 33;
-/// The bits per digit, and the digits per integer. Long rows use three shorter digits, so fewer items share an integer.
+/// The bits per digit, and the digits per integer. Long rows use three shorter digits, so fewer
+/// items share an integer.
 const DIGITS: (u32, u32) = (12, 2);
 const DIGITS_OF_MANY: (u32, u32) = (10, 3);
-/// The maximum number of bits in the index of a bucket: the counts of more buckets wouldn't fit into a core's caches.
+/// The maximum number of bits in the index of a bucket: the counts of more buckets wouldn't fit
+/// into a core's caches.
 const BUCKET_BITS: u32 = 16;
 /// The number of keys to sample, to estimate the range of keys that integers must cover.
 const SAMPLE: usize = 128;
@@ -64,7 +67,8 @@ pub(crate) struct RowRanker {
     integers: Vec<u32>,
     /// The number of bits by which an integer is shifted right to get the bucket.
     shift: u32,
-    /// Per bucket, twice the number of unlisted items in earlier buckets, plus 1 if this bucket's items are listed.
+    /// Per bucket, twice the number of unlisted items in earlier buckets, plus 1 if this bucket's
+    /// items are listed.
     buckets: Vec<u64>,
     /// The number of unlisted items that aren't excluded.
     unlisted: u64,
@@ -133,7 +137,8 @@ impl RowRanker {
             .filter(|scale| scale.is_finite())
             .unwrap_or(0.0);
         let integer = move |key: f64| {
-            // Adding 2⁵² puts the rounded number into the lowest bits of the sum, since the unit in the last place is then 1.
+            // Adding 2⁵² puts the rounded number into the lowest bits of the sum, since the unit in
+            // the last place is then 1.
             (((high - key) * scale).max(0.0).min(f64::from(beyond - 1)) + (1u64 << 52) as f64)
                 .to_bits() as u32
         };
@@ -155,7 +160,8 @@ impl RowRanker {
         Ok(())
     }
 
-    /// Decides which buckets' items are listed, and counts the items of the other buckets that matter.
+    /// Decides which buckets' items are listed, and counts the items of the other buckets that
+    /// matter.
     fn fill_buckets<I: Fn(usize) -> u64>(
         &mut self,
         row: &Row<'_, I>,
@@ -189,7 +195,8 @@ impl RowRanker {
         Ok(())
     }
 
-    /// Enters the items of listed buckets after the first `found` entries, and returns the new number of entries.
+    /// Enters the items of listed buckets after the first `found` entries, and returns the new
+    /// number of entries.
     fn list(
         &mut self,
         places: Range<usize>,
@@ -199,7 +206,8 @@ impl RowRanker {
         let (entries, integers) = (&mut self.entries[..], &self.integers[places.clone()]);
         for (place, &integer) in places.zip(integers) {
             let entry = u64::from(integer) << INTEGER_SHIFT | (place as u64) << PLACE_SHIFT;
-            // Always write the entry and keep it by adding 0 or 1, because the CPU would mispredict a branch.
+            // Always write the entry and keep it by adding 0 or 1, because the CPU would mispredict
+            // a branch.
             entries[found] = entry | u64::from(is_match(place));
             found += (self.buckets[(integer >> self.shift) as usize] & 1) as usize;
         }
@@ -211,7 +219,8 @@ impl RowRanker {
         self.buckets[((entry & !TIED) >> INTEGER_SHIFT >> self.shift) as usize] >> 1
     }
 
-    /// Sorts entries with equal integers by key if they include a positive, and marks an entry if its key equals the previous key.
+    /// Sorts entries with equal integers by key if they include a positive, and marks an entry if
+    /// its key equals the previous key.
     fn order_equal<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>) {
         let mut start = 0;
         for end in 1..=self.entries.len() {
@@ -244,7 +253,8 @@ impl RowRanker {
         )
     }
 
-    /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order; the rule `index` does not use them.
+    /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order; the rule
+    /// `index` does not use them.
     pub fn counts<I: Fn(usize) -> u64>(
         &self,
         row: &Row<'_, I>,
@@ -256,7 +266,8 @@ impl RowRanker {
         let mut counts = full(per_positive * number + 1, 0)?;
         let mut before = 0;
         if rules == TieRules::One(Ties::Index) {
-            // First store the number of items before each positive: adding to a slot would wait for the last addition.
+            // First store the number of items before each positive: adding to a slot would wait for
+            // the last addition.
             for (entry, at) in self.entries.iter().zip(0..) {
                 counts[before] = at + self.unlisted_before(*entry);
                 before += (entry & 1) as usize;
@@ -306,19 +317,40 @@ mod tests {
         #[test]
         fn counts_are_those_of_each_negatives_slot(
             keys in proptest::collection::vec(
-                prop_oneof![(-3i8..3).prop_map(f64::from), -1.0f64..1.0, Just(1e300), Just(-1e300), Just(1e-310)], 1..200),
+                prop_oneof![
+                    (-3i8..3).prop_map(f64::from),
+                    -1.0f64..1.0,
+                    Just(1e300),
+                    Just(-1e300),
+                    Just(1e-310),
+                ],
+                1..200,
+            ),
             numbers in proptest::collection::vec(0u8..3, 200), given in 0usize..6, first in 6u64..9,
             last_rank in prop_oneof![Just(u64::MAX), 1u64..20], many: bool, radix: bool,
         ) {
-            let control = Control::traced(Sizes { three_digits: if many { 0 } else { usize::MAX }, radix_entries: if radix { 0 } else { usize::MAX }, ..Sizes::default() });
+            let control = Control::traced(Sizes {
+                three_digits: if many { 0 } else { usize::MAX },
+                radix_entries: if radix { 0 } else { usize::MAX },
+                ..Sizes::default()
+            });
             // Some given positives come before the row in the gallery, others after the row.
-            let to_positive = |(i, &key): (u64, &f64)| Positive { key, index: if i % 2 == 0 { i } else { 1000 + i } };
+            let to_positive = |(i, &key): (u64, &f64)| Positive {
+                key,
+                index: if i % 2 == 0 { i } else { 1000 + i },
+            };
             let mut given: Vec<Positive> = (0..).zip(&keys).take(given).map(to_positive).collect();
             given.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
             let kinds = kinds(&numbers[..keys.len()]);
-            let row = Row { keys: &keys, kinds: &kinds, index: |place| first + place as u64, given: &given };
+            let row = Row {
+                keys: &keys,
+                kinds: &kinds,
+                index: |place| first + place as u64,
+                given: &given,
+            };
             let with_kind = |kind: Kind| -> Vec<Positive> {
-                let own = kinds.iter().zip(&keys).zip(first..).filter(|((own, _), _)| **own == kind);
+                let own =
+                    kinds.iter().zip(&keys).zip(first..).filter(|((own, _), _)| **own == kind);
                 own.map(|((_, key), index)| Positive { key: *key, index }).collect()
             };
             let mut positives = [with_kind(Kind::Match), given.clone()].concat();
@@ -327,11 +359,17 @@ mod tests {
             let mut ranker = RowRanker::default();
             ranker.sort(&row, last_rank, select(None).unwrap(), &control).unwrap();
             let found = ranker.list_positives(&row).unwrap();
-            for rules in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected].map(TieRules::One).into_iter().chain([TieRules::All]) {
+            for rules in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected]
+                .map(TieRules::One)
+                .into_iter()
+                .chain([TieRules::All])
+            {
                 let counts = ranker.counts(&row, rules, &found).unwrap();
                 let per_positive = rules.slots_per_positive();
                 let mut expected = vec![0; per_positive * positives.len() + 1];
-                with_kind(Kind::Negative).iter().for_each(|n| expected[rules.slot(0, &positives, n.key, n.index)] += 1);
+                with_kind(Kind::Negative)
+                    .iter()
+                    .for_each(|n| expected[rules.slot(0, &positives, n.key, n.index)] += 1);
                 prop_assert!(!found.is_empty());
                 prop_assert_eq!(&found[..], &positives[..found.len()]);
                 let last = per_positive * found.len();

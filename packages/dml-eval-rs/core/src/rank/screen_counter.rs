@@ -1,7 +1,8 @@
 //! Counts negatives from screened values.
 //!
-//! The active positives of a query are its thresholds. When the counts show that the rank of a positive can't change a
-//! metric, the positive is dropped. This raises the lowest threshold, so that the screen will skip negatives below it.
+//! The active positives of a query are its thresholds. When the counts show that the rank of a
+//! positive can't change a metric, the positive is dropped. This raises the lowest threshold, so
+//! that the screen will skip negatives below it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -24,7 +25,8 @@ use crate::side::Side;
 pub(crate) struct ScreenCounter<'a> {
     first: Level<'a>,
     others: Vec<Level<'a>>,
-    /// Classes of queries, then of items, joined over multiple levels. A pair is skipped if it matches at every level.
+    /// Classes of queries, then of items, joined over multiple levels. A pair is skipped if it
+    /// matches at every level.
     joined: Option<Vec<u32>>,
 }
 
@@ -51,11 +53,13 @@ struct TaskSide<'a> {
     above: &'a Above,
 }
 
-/// A listed value: the place of the query in `TaskSide::queries`, the item, and bounds for the value.
+/// A listed value: the place of the query in `TaskSide::queries`, the item, and bounds for the
+/// value.
 type Listed = (u32, u32, (f64, f64));
 
-/// If a query has at least `MANY` active positives, binary search finds the place of a negative among the positives. If a
-/// task lists many negatives, the negatives after fewer than `MANY` positives are first added up in a thread's buffer.
+/// If a query has at least `MANY` active positives, binary search finds the place of a negative
+/// among the positives. If a task lists many negatives, the negatives after fewer than `MANY`
+/// positives are first added up in a thread's buffer.
 const MANY: usize = 16;
 
 /// A thread's buffers.
@@ -67,9 +71,11 @@ pub(crate) struct Buffers {
     keys: Vec<f64>,
     /// The negatives per query that a task found.
     negatives: Vec<u32>,
-    /// The negatives per query and per number of preceding positives (below `MANY`); empty if a task lists few.
+    /// The negatives per query and per number of preceding positives (below `MANY`); empty if a
+    /// task lists few.
     added: Vec<u32>,
-    /// For a level, `listed` holds the listed values, and `queries` the lowest threshold and the class of each query.
+    /// For a level, `listed` holds the listed values, and `queries` the lowest threshold and the
+    /// class of each query.
     listed: Vec<Listed>,
     queries: Vec<(f64, u32)>,
 }
@@ -101,7 +107,8 @@ fn compute_keys<S: Space>(
     Ok(())
 }
 
-/// Encodes the classes of the queries, then of the items, so that codes are equal if and only if the classes are equal at all levels.
+/// Encodes the classes of the queries, then of the items, so that codes are equal if and only if
+/// the classes are equal at all levels.
 fn join_classes<S: Space>(space: &S, relations: &[Relation<'_>]) -> Result<Vec<u32>> {
     let queries = space.rows(Side::Query);
     let mut joined: Vec<u32> = zeros(queries + space.rows(Side::Gallery))?;
@@ -124,7 +131,8 @@ fn join_classes<S: Space>(space: &S, relations: &[Relation<'_>]) -> Result<Vec<u
 }
 
 impl<'a> ScreenCounter<'a> {
-    /// Starts a count per relation. Queries that are ranked from tables have no thresholds, so their negatives are not counted.
+    /// Starts a count per relation. Queries that are ranked from tables have no thresholds, so
+    /// their negatives are not counted.
     pub fn new<S: Space>(
         space: &S,
         (counts, relations): (&'a [PartialCounts], &'a [Relation<'a>]),
@@ -170,8 +178,9 @@ impl<'a> ScreenCounter<'a> {
         }
     }
 
-    /// Counts the values of a side of a task at all levels. Listed values may match at some levels, or be below a level's
-    /// thresholds. Values that are only counted are above the first positive at all levels, and do not match at any.
+    /// Counts the values of a side of a task at all levels. Listed values may match at some levels,
+    /// or be below a level's thresholds. Values that are only counted are above the first positive
+    /// at all levels, and do not match at any.
     fn count_side<S: Space>(
         &self,
         space: &S,
@@ -272,7 +281,8 @@ impl<'a> Level<'a> {
         space.packing(&Goal { pairs, thresholds: &thresholds }, control)
     }
 
-    /// Returns the value of a query's lowest active positive, or ∞ if there is none, and the query's class.
+    /// Returns the value of a query's lowest active positive, or ∞ if there is none, and the
+    /// query's class.
     fn lowest_and_class(&self, query: usize) -> (f64, u32) {
         let lowest = self.active_values(query - self.first_query).last().copied();
         (lowest.unwrap_or(f64::INFINITY), self.relation.class(Side::Query, query))
@@ -297,7 +307,8 @@ impl<'a> Level<'a> {
         &self.values[self.counts.offsets[q]..][..self.active[q].load(Relaxed) as usize]
     }
 
-    /// Returns the number of positives before a negative, given bounds for its value, or `None` if the bounds leave this open.
+    /// Returns the number of positives before a negative, given bounds for its value, or `None` if
+    /// the bounds leave this open.
     #[inline]
     fn positives_before(&self, q: usize, (lowest, highest): (f64, f64)) -> Option<usize> {
         let values = self.active_values(q);
@@ -313,7 +324,8 @@ impl<'a> Level<'a> {
         (above == not_below).then_some(above)
     }
 
-    /// Drops inactive positives, once the negatives counted since the last update reach half the number of active positives.
+    /// Drops inactive positives, once the negatives counted since the last update reach half the
+    /// number of active positives.
     fn update_active(&self, q: usize, negatives: u32) {
         let before = self.active[q].load(Relaxed);
         if before <= 1 || 2 * (self.counted[q].fetch_add(negatives, Relaxed) + negatives) < before {
@@ -344,7 +356,8 @@ impl<'a> Level<'a> {
         negatives.try_resize(queries.len(), 0)?;
         for (before, above) in above.by_bracket().enumerate() {
             for (i, (&above, negatives)) in above.iter().zip(&mut *negatives).enumerate() {
-                // `above` includes the negatives above earlier brackets, or is 0 if the query lacks this bracket.
+                // `above` includes the negatives above earlier brackets, or is 0 if the query lacks
+                // this bracket.
                 if above > *negatives {
                     counts.add(
                         first + i,
@@ -417,7 +430,8 @@ impl Observer for ScreenCounter<'_> {
             let by_level = self.levels().filter_map(|level| level.lowest_and_first(query));
             let all =
                 by_level.reduce(|(low, high), (lowest, first)| (low.min(lowest), high.max(first)));
-            // An item above all brackets does not match at any level, so it is counted at all levels, unless a level excludes items.
+            // An item above all brackets does not match at any level, so it is counted at all
+            // levels, unless a level excludes items.
             let counts_unlisted =
                 self.levels().all(|level| level.relation.excludes_only_own_item());
             all.map(|(low, high)| (low, if counts_unlisted { high } else { f64::INFINITY }))
@@ -427,7 +441,8 @@ impl Observer for ScreenCounter<'_> {
         }
         let level = &self.first;
         let values = level.active_values(query - level.first_query);
-        // When only the first ranks matter, thresholds rise quickly and few values are listed, so a single bracket is cheaper.
+        // When only the first ranks matter, thresholds rise quickly and few values are listed, so a
+        // single bracket is cheaper.
         if level.counts.every_rank_matters()
             && values.len() <= level.control.sizes().counted_brackets
         {

@@ -1,4 +1,5 @@
-//! Ranks the positives of queries from tables of all keys. This is used if a screen would leave most comparisons open.
+//! Ranks the positives of queries from tables of all keys. This is used if a screen would leave
+//! most comparisons open.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,7 +30,8 @@ pub(crate) struct Ranking<'a> {
 }
 
 impl Ranking<'_> {
-    /// Computes the metrics of `queries` from all keys. `results` must contain an entry per relation and rule.
+    /// Computes the metrics of `queries` from all keys. `results` must contain an entry per
+    /// relation and rule.
     pub fn compute<S: Space>(
         &self,
         space: &S,
@@ -111,8 +113,9 @@ impl Ranking<'_> {
         }
     }
 
-    /// Computes the metrics of a query per relation and rule. `rank` must call the given function once per rule, with
-    /// the order of the positives and, if matches are graded, with the positives.
+    /// Computes the metrics of a query per relation and rule. `rank` must call the given function
+    /// once per rule, with the order of the positives and, if matches are graded, with the
+    /// positives.
     fn each_relation(
         &self,
         (query, items): (u32, usize),
@@ -163,7 +166,8 @@ impl Ranking<'_> {
         if relation.grades().is_some() || self.ties != [Ties::Index] {
             positives = ranker.list_positives(&row)?;
             if positives.len() < number {
-                // nDCG's best order contains all positives, so add the positives that weren't sorted.
+                // nDCG's best order contains all positives, so add the positives that weren't
+                // sorted.
                 let mut known = collect(positives.iter().map(|positive| positive.index))?;
                 known.sort_unstable();
                 let all = relation.matches(query as usize).map(|item| relation.gallery_index(item));
@@ -188,7 +192,8 @@ impl Ranking<'_> {
 /// Receives the order of a query's positives, and the positives.
 type Take<'a> = dyn FnMut(Order, &[Positive]) -> Result<()> + 'a;
 
-/// Counts the negatives among `items`, a range of a part of the gallery, for `queries`, which must be distinct.
+/// Counts the negatives among `items`, a range of a part of the gallery, for `queries`, which must
+/// be distinct.
 pub(crate) fn count_from_tables<S: Space>(
     space: &S,
     (counts, relation): (&PartialCounts, &Relation<'_>),
@@ -228,10 +233,12 @@ pub(crate) fn count_from_tables<S: Space>(
     )
 }
 
-/// A table may contain a key per this number of input bytes. In large tables, the gallery is packed less often.
+/// A table may contain a key per this number of input bytes. In large tables, the gallery is packed
+/// less often.
 const BYTES_PER_KEY: usize = 16;
 
-/// Fills tables with the keys of `queries` and all items, and computes a result per row, given the query and the first item.
+/// Fills tables with the keys of `queries` and all items, and computes a result per row, given the
+/// query and the first item.
 fn for_each_row<T: FromZeros + Send + Sync, B: Send, R: Default + Send>(
     (queries, items, bytes): (&[u32], Range<u32>, usize),
     fill: impl Fn(&[u32], &[u32], &mut [T]) -> Result<()>,

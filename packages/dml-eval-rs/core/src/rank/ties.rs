@@ -1,7 +1,9 @@
-//! Rules for ties, and the slots used to count a query's negatives for a single rule or for all rules.
+//! Rules for ties, and the slots used to count a query's negatives for a single rule or for all
+//! rules.
 //!
-//! Positives are sorted by key in descending order, then by index. A negative comes after b positives with larger keys,
-//! and may be tied with a *group* of t positives, where j have lower indices. The slot depends on the rules:
+//! Positives are sorted by key in descending order, then by index. A negative comes after b
+//! positives with larger keys, and may be tied with a *group* of t positives, where j have lower
+//! indices. The slot depends on the rules:
 //!
 //! | rules | slots per positive | not tied | tied |
 //! |---|---|---|---|
@@ -11,7 +13,8 @@
 //! | expected | 2 | 2b | 2b + 1 |
 //! | all | 3 | 3b | 3b + 1 if j = 0, otherwise 3(b + j) − 1 |
 //!
-//! Counts for all rules reveal b, j and whether a negative is tied, so they determine the counts for each rule.
+//! Counts for all rules reveal b, j and whether a negative is tied, so they determine the counts
+//! for each rule.
 
 use std::ops::Range;
 
@@ -93,8 +96,8 @@ impl TieRules {
         }
     }
 
-    /// Finds the slot of a negative. Positives may be omitted: `first` positives with larger keys, and any number at
-    /// the end with smaller keys.
+    /// Finds the slot of a negative. Positives may be omitted: `first` positives with larger keys,
+    /// and any number at the end with smaller keys.
     pub(crate) fn slot(self, first: usize, positives: &[Positive], key: f64, index: u64) -> usize {
         let above = || positives.partition_point(|p| p.key > key);
         let is_tied = |at: usize| positives.get(at).is_some_and(|p| p.key == key);
@@ -122,7 +125,8 @@ impl TieRules {
         }
     }
 
-    /// Returns the slot for all rules of a tied negative: `above` positives precede the group, and `before` the negative.
+    /// Returns the slot for all rules of a tied negative: `above` positives precede the group, and
+    /// `before` the negative.
     fn tied_slot(above: usize, before: usize) -> usize {
         if before == above { 3 * above + 1 } else { 3 * before - 1 }
     }
@@ -176,24 +180,44 @@ mod tests {
     proptest! {
         #[test]
         fn counts_for_all_rules_give_those_for_each(
-            keys in proptest::collection::vec((-2i8..=2, proptest::bool::ANY), 1..40), start in 0usize..40,
+            keys in proptest::collection::vec((-2i8..=2, proptest::bool::ANY), 1..40),
+            start in 0usize..40,
         ) {
-            let items = keys.iter().zip(0..).map(|((key, is_match), index)| (Positive { key: (*key).into(), index }, *is_match));
-            let (positives, negatives): (Vec<_>, Vec<_>) = items.partition(|(_, is_match)| *is_match);
-            let [mut positives, negatives] = [positives, negatives].map(|side| side.iter().map(|(item, _)| *item).collect::<Vec<_>>());
+            let items = keys.iter().zip(0..).map(|((key, is_match), index)| {
+                (Positive { key: (*key).into(), index }, *is_match)
+            });
+            let (positives, negatives): (Vec<_>, Vec<_>) =
+                items.partition(|(_, is_match)| *is_match);
+            let [mut positives, negatives] = [positives, negatives]
+                .map(|side| side.iter().map(|(item, _)| *item).collect::<Vec<_>>());
             positives.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
             let all = count(TieRules::All, &positives, &negatives);
             for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
                 let own = count(ties.into(), &positives, &negatives);
-                prop_assert_eq!(TieRules::All.counts_under(ties, &positives, all.clone()), Ok(own.clone()), "{:?}", ties);
-                prop_assert_eq!(TieRules::One(ties).counts_under(ties, &positives, own.clone()), Ok(own));
+                prop_assert_eq!(
+                    TieRules::All.counts_under(ties, &positives, all.clone()),
+                    Ok(own.clone()),
+                    "{:?}",
+                    ties
+                );
+                prop_assert_eq!(
+                    TieRules::One(ties).counts_under(ties, &positives, own.clone()),
+                    Ok(own)
+                );
             }
             // Positives with larger keys may be omitted.
             let start = start.min(positives.len());
-            for negative in negatives.iter().filter(|n| positives[..start].iter().all(|p| p.key > n.key)) {
-                for rules in [TieRules::All, TieRules::One(Ties::Expected), TieRules::One(Ties::Index)] {
+            for negative in
+                negatives.iter().filter(|n| positives[..start].iter().all(|p| p.key > n.key))
+            {
+                for rules in
+                    [TieRules::All, TieRules::One(Ties::Expected), TieRules::One(Ties::Index)]
+                {
                     let whole = rules.slot(0, &positives, negative.key, negative.index);
-                    prop_assert_eq!(rules.slot(start, &positives[start..], negative.key, negative.index), whole);
+                    prop_assert_eq!(
+                        rules.slot(start, &positives[start..], negative.key, negative.index),
+                        whole
+                    );
                 }
             }
         }

@@ -1,4 +1,5 @@
-//! Computes the values of metrics per query. Under the rule `expected`, this is the mean over all orders of tied items.
+//! Computes the values of metrics per query. Under the rule `expected`, this is the mean over all
+//! orders of tied items.
 
 use std::ops::Range;
 
@@ -10,7 +11,8 @@ use crate::rank::lists::Grades;
 use crate::rank::metric::Metric;
 use crate::rank::ties::{Positive, Ties};
 
-/// The order of a query's positives (not empty). Ranks too deep to matter may be wrong, but are still too deep.
+/// The order of a query's positives (not empty). Ranks too deep to matter may be wrong, but are
+/// still too deep.
 pub(crate) enum Order {
     /// The ranks, in ascending order.
     Ranks(Vec<u64>),
@@ -34,7 +36,8 @@ impl Order {
         Order::from_groups(tied.count(), groups)
     }
 
-    /// Computes ranks. `counts` are the negatives before the first positive, between consecutive ones, and after the last.
+    /// Computes ranks. `counts` are the negatives before the first positive, between consecutive
+    /// ones, and after the last.
     pub fn from_counts(mut counts: Vec<u64>) -> Self {
         counts.pop();
         let mut negatives = 0;
@@ -45,7 +48,8 @@ impl Order {
         Order::Ranks(counts)
     }
 
-    /// Takes `number` groups in order: the negatives since the previous group, then the positives and negatives in the group.
+    /// Takes `number` groups in order: the negatives since the previous group, then the positives
+    /// and negatives in the group.
     pub fn from_groups(
         number: usize,
         groups: impl Iterator<Item = (u64, u64, u64)>,
@@ -70,8 +74,8 @@ impl Order {
         }
     }
 
-    /// Computes the metrics. `graded` contains all positives in order, the grades, and the query's index in the grades.
-    /// If the computation is cancelled, the values are arbitrary.
+    /// Computes the metrics. `graded` contains all positives in order, the grades, and the query's
+    /// index in the grades. If the computation is cancelled, the values are arbitrary.
     pub fn metrics(
         &self,
         metrics: &[Metric],
@@ -170,7 +174,8 @@ impl Order {
         }
     }
 
-    /// Computes the expected sum of discounted gains over the first `k` items. If `gains` is empty, the gain of a positive is 1.
+    /// Computes the expected sum of discounted gains over the first `k` items. If `gains` is empty,
+    /// the gain of a positive is 1.
     fn gain(&self, k: u64, gains: &[f64], discounts: &Discounts, control: &Control) -> f64 {
         let gain = |i: usize| gains.get(i).copied().unwrap_or(1.0);
         match self {
@@ -226,7 +231,8 @@ impl Discounts {
     }
 }
 
-/// Iterates over the places in a group. Ends early when the computation is cancelled, since results will then be dropped.
+/// Iterates over the places in a group. Ends early when the computation is cancelled, since results
+/// will then be dropped.
 fn places(number: u64, control: &Control) -> impl Iterator<Item = u64> {
     const BETWEEN_LOOKS: u64 = 1 << 16;
     (0..number).take_while(|place| place % BETWEEN_LOOKS != 0 || !control.is_cancelled())
@@ -263,13 +269,15 @@ impl Group {
         self.positives_before as usize..(self.positives_before + self.positives) as usize
     }
 
-    /// Computes the probability that a positive of this group is in the first `k` items: 1 − P(all come later).
+    /// Computes the probability that a positive of this group is in the first `k` items: 1 − P(all
+    /// come later).
     fn recall(&self, k: u64) -> f64 {
         let drawn = k.saturating_sub(self.before);
         if drawn > self.negatives {
             return 1.0;
         }
-        // C(negatives, drawn) / C(size, drawn), as a product with `drawn` or `positives` factors, whichever is less.
+        // C(negatives, drawn) / C(size, drawn), as a product with `drawn` or `positives` factors,
+        // whichever is less.
         let (m, t, s) = (self.negatives, self.positives, self.size());
         let none = if drawn <= t {
             (0..drawn).fold(1.0, |p, i| p * ((m - i) as f64 / (s - i) as f64))
@@ -279,8 +287,8 @@ impl Group {
         1.0 - none
     }
 
-    /// Computes the expected `value` / rank of the group's first positive or, if `rank` counts from the end, of the
-    /// last. Ranks greater than `most` give 0.
+    /// Computes the expected `value` / rank of the group's first positive or, if `rank` counts from
+    /// the end, of the last. Ranks greater than `most` give 0.
     fn mean_over_outermost_rank(
         &self,
         value: f64,
@@ -301,7 +309,8 @@ impl Group {
         mean
     }
 
-    /// Adds the expected precisions at the group's positives in the first `k` items, place by place.
+    /// Adds the expected precisions at the group's positives in the first `k` items, place by
+    /// place.
     fn add_precisions(&self, mut precisions: f64, k: u64, control: &Control) -> f64 {
         let density = self.density();
         // Given a positive in a place, the other positives are equally likely in all other places.
@@ -310,7 +319,8 @@ impl Group {
         } else {
             0.0
         };
-        // Compute terms in batches of 64, for SIMD, but add them one by one, because the order of additions must not change.
+        // Compute terms in batches of 64, for SIMD, but add them one by one, because the order of
+        // additions must not change.
         let mut terms = [0.0; 64];
         let (before, found) = ((self.before + 1) as f64, (self.positives_before + 1) as f64);
         let number = self.places_within(k);

@@ -29,7 +29,8 @@ pub struct Codes<'a> {
 }
 
 impl<'a> Codes<'a> {
-    /// Checks the shapes. Rows must be contiguous. If `gallery` is `None`, the queries are also the gallery.
+    /// Checks the shapes. Rows must be contiguous. If `gallery` is `None`, the queries are also the
+    /// gallery.
     pub fn new(
         queries: ArrayView2<'a, u8>,
         gallery: Option<ArrayView2<'a, u8>>,
@@ -98,7 +99,8 @@ impl<'a> Codes<'a> {
         })
     }
 
-    /// Packs codes into a panel of `width` lanes. Codes are too short for narrow panels, so column panels have the kernel's width.
+    /// Packs codes into a panel of `width` lanes. Codes are too short for narrow panels, so column
+    /// panels have the kernel's width.
     fn pack(
         &self,
         side: Side,
@@ -171,7 +173,8 @@ impl Distances for Codes<'_> {
     ) -> Result<()> {
         let convert = |negatives: &[f32], distances: &mut [u16]| {
             for (distance, negative) in distances.iter_mut().zip(negatives) {
-                // Adding 2²³ puts the number into the lowest bits of the sum, since the unit in the last place is then 1.
+                // Adding 2²³ puts the number into the lowest bits of the sum, since the unit in the
+                // last place is then 1.
                 *distance = ((1u32 << 23) as f32 - negative).to_bits() as u16;
             }
         };
@@ -319,7 +322,8 @@ impl<'a> Space for Codes<'a> {
     }
 }
 
-/// Packs elements to bits, the most significant bit first. A bit is set if the element is greater than `threshold`.
+/// Packs elements to bits, the most significant bit first. A bit is set if the element is greater
+/// than `threshold`.
 ///
 /// `out` must have shape (rows, ceil(dim / 8)).
 pub fn binarize(

@@ -6,7 +6,8 @@ use crate::rows::space::Space;
 
 /// Queries and items that can be compared: [`Dense`] or [`Codes`].
 ///
-/// This trait is sealed, because exact results depend on an error bound that a space must state and keep.
+/// This trait is sealed, because exact results depend on an error bound that a space must state and
+/// keep.
 pub trait Comparable: Space {
     /// The type that a search reports: similarities of embeddings, or distances of codes.
     type Reported: Copy + Send + Sync;

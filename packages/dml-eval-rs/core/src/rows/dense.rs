@@ -20,7 +20,8 @@ use crate::side::Side;
 pub enum Precision {
     /// Screen with float32 products, which decide almost all comparisons.
     Float32,
-    /// Screen with products of 16-bit numbers if faster: int16 on x86-64, bfloat16 on aarch64. These leave more comparisons open.
+    /// Screen with products of 16-bit numbers if faster: int16 on x86-64, bfloat16 on aarch64.
+    /// These leave more comparisons open.
     SixteenBit,
 }
 
@@ -37,9 +38,10 @@ impl std::str::FromStr for Precision {
 }
 
 impl Precision {
-    /// Chooses the faster precision, given the numbers of positives and queries. If `every_rank`, all ranks matter, so all
-    /// positives are thresholds. If a query has too many thresholds, a coarse screen leaves too many values within the margins
-    /// (measured in docs/internals/evaluator-speed.md).
+    /// Chooses the faster precision, given the numbers of positives and queries. If `every_rank`,
+    /// all ranks matter, so all positives are thresholds. If a query has too many thresholds, a
+    /// coarse screen leaves too many values within the margins (measured in
+    /// docs/internals/evaluator-speed.md).
     pub fn for_positives(
         positives: usize,
         queries: usize,
@@ -56,11 +58,13 @@ impl Precision {
     }
 }
 
-/// From this number of positives per query on, float32 is faster: earlier for bfloat16, because margins are ten times as wide.
+/// From this number of positives per query on, float32 is faster: earlier for bfloat16, because
+/// margins are ten times as wide.
 const MANY_FOR_INT16: usize = 96;
 const MANY_FOR_BFLOAT16: usize = 24;
 
-/// The largest number of columns with which rows are screened as int16. Panels of int16 rows are never narrow.
+/// The largest number of columns with which rows are screened as int16. Panels of int16 rows are
+/// never narrow.
 const LONGEST_INT16: usize = 1 << 16;
 
 /// Two validated matrices, and the similarity used to compare rows.
@@ -143,7 +147,8 @@ impl<'a> Dense<'a> {
         }))
     }
 
-    /// Returns the similarity for a key: the cosine, the dot product, or minus the squared distance.
+    /// Returns the similarity for a key: the cosine, the dot product, or minus the squared
+    /// distance.
     pub fn similarity_of_key(&self, query: usize, key: f64) -> f32 {
         match self.similarity {
             Similarity::Cosine => self.value(query, key) as f32,
@@ -182,7 +187,8 @@ impl<'a> Dense<'a> {
         self.kernel
     }
 
-    /// Appends the sums of products (or squared differences) of `pairs` to `sums`. For speed, pairs of a query should be adjacent.
+    /// Appends the sums of products (or squared differences) of `pairs` to `sums`. For speed, pairs
+    /// of a query should be adjacent.
     pub(super) fn sums(
         &self,
         pairs: &[(u32, u32)],
@@ -211,7 +217,8 @@ impl<'a> Dense<'a> {
         Ok(())
     }
 
-    /// Computes the sums from float32 rows in place, or returns false if a row is of a different type.
+    /// Computes the sums from float32 rows in place, or returns false if a row is of a different
+    /// type.
     fn sum_in_place(&self, pairs: &[(u32, u32)], sums: &mut [f64]) -> bool {
         for (together, sums) in pairs.chunks(PAIRS).zip(sums.chunks_mut(PAIRS)) {
             let (mut q, mut g) = ([&[0.0f32; 0][..]; PAIRS], [&[0.0f32; 0][..]; PAIRS]);
@@ -290,7 +297,8 @@ impl<'a> Dense<'a> {
         )
     }
 
-    /// Returns the key for the sum of a pair. `square` is the item's squared length, which only the cosine uses.
+    /// Returns the key for the sum of a pair. `square` is the item's squared length, which only the
+    /// cosine uses.
     #[inline(always)]
     pub(super) fn key_of(&self, square: f64, sum: f64) -> f64 {
         // Adding zero turns −0 into 0, so that the bits are equal; 0 and −0 are tied.

@@ -1,12 +1,15 @@
-//! Packs real vectors for a screen: scales them, and may centre them and keep only coordinates along a few directions.
+//! Packs real vectors for a screen: scales them, and may centre them and keep only coordinates
+//! along a few directions.
 //!
-//! Let u be a scaled row (for the cosine, to length 1; otherwise by a common power of two, so that lengths don't exceed 1),
-//! c = u − μ, c' the packed part of c, c̃ the rounded numbers, r ≥ |c̃ − c'|, n ≥ |c'| and ρ ≥ |c − c'|. Then
+//! Let u be a scaled row (for the cosine, to length 1; otherwise by a common power of two, so that
+//! lengths don't exceed 1), c = u − μ, c' the packed part of c, c̃ the rounded numbers, r ≥ |c̃ −
+//! c'|, n ≥ |c'| and ρ ≥ |c − c'|. Then
 //!
 //! |fl(c̃ᵢ·c̃ⱼ + ρᵢρⱼ) − (c'ᵢ·c'ⱼ + ρᵢρⱼ)| ≤ rᵢ(nⱼ + rⱼ) + nᵢ rⱼ + γ ((nᵢ + rᵢ)(nⱼ + rⱼ) + ρᵢρⱼ)
 //!
-//! and |cᵢ·cⱼ − c'ᵢ·c'ⱼ| ≤ ρᵢρⱼ, both by Cauchy–Schwarz, where γ bounds the error of a float32 sum in any order.
-//! docs/internals/evaluator-exactness.md derives this, and the terms for biases, for underflow, and for the rounding of keys.
+//! and |cᵢ·cⱼ − c'ᵢ·c'ⱼ| ≤ ρᵢρⱼ, both by Cauchy–Schwarz, where γ bounds the error of a float32 sum
+//! in any order. docs/internals/evaluator-exactness.md derives this, and the terms for biases, for
+//! underflow, and for the rounding of keys.
 
 use std::ops::Range;
 
@@ -37,7 +40,8 @@ pub struct DensePacking<'s, 'a> {
 }
 
 impl<'s, 'a> DensePacking<'s, 'a> {
-    /// Chooses a fast packing for `goal` from a sample of the rows. The bounds hold for any packing.
+    /// Chooses a fast packing for `goal` from a sample of the rows. The bounds hold for any
+    /// packing.
     pub fn new(space: &'s Dense<'a>, goal: &Goal<'_>, control: &Control) -> Result<Self> {
         let whole = DensePacking::whole(space)?;
         let prefix = choose_prefix(space, &whole.frame, whole.steps(), goal, control)?;
@@ -77,7 +81,8 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         DensePacking { space, frame, prefix: Some(prefix) }
     }
 
-    /// Returns a packing per kind: all coordinates, or along principal or other directions, centred or not.
+    /// Returns a packing per kind: all coordinates, or along principal or other directions, centred
+    /// or not.
     #[cfg(test)]
     pub fn of_each_kind(space: &'s Dense<'a>) -> Vec<Self> {
         let (dim, similarity, control) = (space.dim(), space.similarity(), Control::default());
@@ -153,7 +158,8 @@ impl Packing for DensePacking<'_, '_> {
         let numbers = self.numbers() as f64;
         let dim = self.space.dim() as f64;
         // Allow two roundings per term, which is enough whether multiply-add is fused or not: see
-        // docs/internals/evaluator-exactness.md. Integer sums are exact; four roundings turn them into products.
+        // docs/internals/evaluator-exactness.md. Integer sums are exact; four roundings turn them
+        // into products.
         let is_integer = self.word() == Word::Int16Pair;
         let operations = if is_integer { 4.0 * UNIT32 } else { (2.0 * numbers + 8.0) * UNIT32 };
         if operations >= 0.5 {
@@ -163,16 +169,19 @@ impl Packing for DensePacking<'_, '_> {
         let lengths = (row.norm + row.residual) * (column.norm + column.residual);
         let packing = row.residual * (column.norm + column.residual) + row.norm * column.residual;
         let biases = row.bias + column.bias;
-        // A bias is rounded to float32. The magnitudes of the pieces add up to at most 1 + 2⁻⁷ times the bias.
+        // A bias is rounded to float32. The magnitudes of the pieces add up to at most 1 + 2⁻⁷
+        // times the bias.
         let summing = gamma * (lengths + row.residual_norm * column.residual_norm + 1.01 * biases)
             + 2.0 * UNIT32 * biases;
-        // Allow for the rounding of both keys (the screened item's and the positive's) and of the frame. Products in keys underflow
-        // by at most dim · 2^−1074 · scale² ≤ dim · 2^−76. Scaled rows are not longer than 1.
+        // Allow for the rounding of both keys (the screened item's and the positive's) and of the
+        // frame. Products in keys underflow by at most dim · 2^−1074 · scale² ≤ dim · 2^−76. Scaled
+        // rows are not longer than 1.
         let longest = column.length.max(row.length) + 1.0;
         let deciding = 32.0 * (dim + 8.0) * UNIT64 * (row.length + 1.0) * longest;
         let projecting =
             self.prefix.as_ref().map_or(0.0, |prefix| prefix.error() * row.length * column.length);
-        // The CPU may flush products to zero. For integers, this affects only the product of the scales, times a sum below 2^31.
+        // The CPU may flush products to zero. For integers, this affects only the product of the
+        // scales, times a sum below 2^31.
         let times = if is_integer { (1u64 << 10) as f64 } else { (numbers + 8.0) * 4.0 };
         let underflow = times * f64::from(f32::MIN_POSITIVE);
         (packing + summing + deciding + projecting + underflow) * 1.0001

@@ -1,4 +1,5 @@
-//! Rows that are derived from other rows whenever they are read: concatenated, selected or normalized.
+//! Rows that are derived from other rows whenever they are read: concatenated, selected or
+//! normalized.
 
 use rayon::prelude::*;
 
@@ -78,11 +79,13 @@ impl Source for Selected<'_> {
     }
 }
 
-/// Rows that are scaled to length 1 when read, then rounded to single precision unless they are double.
+/// Rows that are scaled to length 1 when read, then rounded to single precision unless they are
+/// double.
 #[derive(Debug)]
 pub struct Normalized<'a> {
     source: &'a dyn Source,
-    /// 1 / length per row; for double precision, the length after scaling the row by a power of two.
+    /// 1 / length per row; for double precision, the length after scaling the row by a power of
+    /// two.
     factors: Vec<f64>,
 }
 

@@ -1,4 +1,5 @@
-//! Writes rows to panels: scales, frames and perhaps projects them, then rounds them to the words of a screen.
+//! Writes rows to panels: scales, frames and perhaps projects them, then rounds them to the words
+//! of a screen.
 
 use std::ops::Range;
 

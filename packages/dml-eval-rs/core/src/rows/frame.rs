@@ -1,14 +1,17 @@
-//! A frame of reference for a screen: rows relative to a centre. When rows are similar, this makes the numbers small.
+//! A frame of reference for a screen: rows relative to a centre. When rows are similar, this makes
+//! the numbers small.
 //!
-//! With c = u − μ: uᵢ·uⱼ = cᵢ·cⱼ + μ·uᵢ + μ·uⱼ − |μ|², and −|uᵢ − uⱼ|²/2 = cᵢ·cⱼ − |cᵢ|²/2 − |cⱼ|²/2. So in both cases a value is
-//! cᵢ·cⱼ − bᵢ − bⱼ plus a constant. Subtracting the mean bias from the biases b makes biases small, too.
+//! With c = u − μ: uᵢ·uⱼ = cᵢ·cⱼ + μ·uᵢ + μ·uⱼ − |μ|², and −|uᵢ − uⱼ|²/2 = cᵢ·cⱼ − |cᵢ|²/2
+//! − |cⱼ|²/2. So in both cases a value is cᵢ·cⱼ − bᵢ − bⱼ plus a constant. Subtracting the mean
+//! bias from the biases b makes biases small, too.
 
 use crate::error::Result;
 use crate::exact::{dot, square};
 use crate::memory::full;
 use crate::rows::similarity::Similarity;
 
-/// Rows are centred if the squared length of the mean is at least this share of the mean squared length.
+/// Rows are centred if the squared length of the mean is at least this share of the mean squared
+/// length.
 const WORTH_CENTRING: f64 = 0.1;
 
 /// The sizes of a row relative to a frame.
@@ -48,8 +51,9 @@ impl Frame {
         Frame::around(centre, sample, dim, similarity)
     }
 
-    /// Makes a frame around `centre`, or a frame with no centre if `centre` is empty. Biases are relative to the mean over
-    /// `sample`, or to 0 if `sample` is empty. If `centre` is not empty, `sample` must not be empty.
+    /// Makes a frame around `centre`, or a frame with no centre if `centre` is empty. Biases are
+    /// relative to the mean over `sample`, or to 0 if `sample` is empty. If `centre` is not empty,
+    /// `sample` must not be empty.
     pub fn around(
         centre: Vec<f64>,
         sample: &[f64],
@@ -83,9 +87,11 @@ impl Frame {
         self.offset
     }
 
-    /// Subtracts the centre from `row`, of squared length `square`, and rounds the differences to float32.
+    /// Subtracts the centre from `row`, of squared length `square`, and rounds the differences to
+    /// float32.
     ///
-    /// The squared length of the result is computed from products, so it may be 0 or less if the row is near the centre.
+    /// The squared length of the result is computed from products, so it may be 0 or less if the
+    /// row is near the centre.
     #[inline(always)]
     pub fn enter_rounded(&self, row: &[f64], square: f64, out: &mut [f32]) -> Framed {
         let along = if self.centre.is_empty() {

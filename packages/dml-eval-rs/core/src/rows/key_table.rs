@@ -10,7 +10,8 @@ use crate::rows::panels::Panels;
 use crate::rows::space::Scratch;
 use crate::side::Side;
 
-/// The approximate maximum number of queries that a thread compares with a panel of items while the panel is in the cache.
+/// The approximate maximum number of queries that a thread compares with a panel of items while the
+/// panel is in the cache.
 const QUERIES_PER_GROUP: usize = 64;
 
 /// The shape of tiles and packed rows.
@@ -38,8 +39,9 @@ pub(crate) fn pack_rows<T: Copy + Default + FromZeros + Send + Sync>(
     Panels::load(rows.len(), width, steps, row).map(|(panels, _)| panels)
 }
 
-/// Fills `keys`, (queries, items), from tiles. `pack` packs rows of a side into panels with a number of lanes, `tile` multiplies a
-/// panel of queries by a panel of items, and `convert` turns values, and the result of `prepare` for the items, into keys.
+/// Fills `keys`, (queries, items), from tiles. `pack` packs rows of a side into panels with a
+/// number of lanes, `tile` multiplies a panel of queries by a panel of items, and `convert` turns
+/// values, and the result of `prepare` for the items, into keys.
 pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Default, I, K: Send>(
     shape: Shape,
     (queries, items): (&[u32], &[u32]),

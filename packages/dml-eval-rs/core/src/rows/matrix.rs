@@ -1,4 +1,5 @@
-//! Rows of numbers as they lie in memory: with any float width and any strides, including mapped files.
+//! Rows of numbers as they lie in memory: with any float width and any strides, including mapped
+//! files.
 
 use half::f16;
 use ndarray::ArrayView2;
@@ -108,12 +109,14 @@ impl Source for Matrix<'_> {
     }
 }
 
-/// Widens a number exactly, without branches or calls, so that the compiler can vectorize the loop around it.
+/// Widens a number exactly, without branches or calls, so that the compiler can vectorize the loop
+/// around it.
 #[inline(always)]
 pub(super) fn widen_half(x: f16) -> f32 {
     const INFINITY: u32 = 0x7c00 << 13;
     let bits = u32::from(x.to_bits());
-    // After the shift, the bits are a float32 with an exponent that is too small by 112, also for subnormal numbers.
+    // After the shift, the bits are a float32 with an exponent that is too small by 112, also for
+    // subnormal numbers.
     let magnitude = (bits & 0x7fff) << 13;
     let finite = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
     let magnitude = if magnitude >= INFINITY { magnitude | 0xff << 23 } else { finite.to_bits() };

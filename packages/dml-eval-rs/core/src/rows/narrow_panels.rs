@@ -1,4 +1,5 @@
-//! Panels of packed rows. The last may be narrow, so that a few very long rows needn't be padded to the width of a tile.
+//! Panels of packed rows. The last may be narrow, so that a few very long rows needn't be padded to
+//! the width of a tile.
 
 use std::ops::Range;
 
@@ -10,7 +11,8 @@ use crate::rows::panels::Panels;
 /// The number of steps of a narrow panel to pad and multiply at a time.
 const CHUNK: usize = 256;
 
-/// Packed rows in panels of `width` lanes. The last panel can be narrow: it has one lane per row, without padding lanes.
+/// Packed rows in panels of `width` lanes. The last panel can be narrow: it has one lane per row,
+/// without padding lanes.
 pub(crate) struct NarrowPanels {
     width: usize,
     whole: Panels<u32>,
@@ -24,7 +26,8 @@ struct Narrow {
     lanes: usize,
 }
 
-/// A panel: the word of a step and a lane is `words[step * lanes + lane]`. Panels with fewer than `width` lanes are narrow.
+/// A panel: the word of a step and a lane is `words[step * lanes + lane]`. Panels with fewer than
+/// `width` lanes are narrow.
 #[derive(Clone, Copy)]
 pub(crate) struct Panel<'a> {
     words: &'a [u32],
@@ -33,8 +36,9 @@ pub(crate) struct Panel<'a> {
 }
 
 impl NarrowPanels {
-    /// Packs `rows` rows of `steps` words. `encode` must write all rows in a panel, given the number of lanes. The last
-    /// panel may be narrow if panels consist of more than `narrow_from` words.
+    /// Packs `rows` rows of `steps` words. `encode` must write all rows in a panel, given the
+    /// number of lanes. The last panel may be narrow if panels consist of more than `narrow_from`
+    /// words.
     pub fn load<E: Clone + Default + Send>(
         rows: usize,
         width: usize,
@@ -53,7 +57,8 @@ impl NarrowPanels {
         encode: impl Fn(Range<usize>, usize, &mut [u32], &mut [E]) -> Result<()> + Sync,
     ) -> Result<(Self, Vec<E>)> {
         let lanes = rows % width;
-        // If more rows are left than half a panel, padding takes little memory, and a narrow panel would take more time.
+        // If more rows are left than half a panel, padding takes little memory, and a narrow panel
+        // would take more time.
         let is_narrow = is_long && 0 < lanes && 2 * lanes <= width;
         let padded = if is_narrow { rows - lanes } else { rows };
         let whole_panel = |rows: Range<usize>, panel: &mut [u32], extras: &mut [E]| {
@@ -113,8 +118,8 @@ impl<'a> Panel<'a> {
     }
 }
 
-/// Fills a tile with the products of a pair of panels. If a panel is narrow, the sums over chunks of steps are added in float32.
-/// The error bound of the screen covers this order, too.
+/// Fills a tile with the products of a pair of panels. If a panel is narrow, the sums over chunks
+/// of steps are added in float32. The error bound of the screen covers this order, too.
 #[inline]
 pub(crate) fn multiply(
     product: CheckedProduct,
@@ -176,11 +181,14 @@ mod tests {
                 let (rows, columns) = (lanes.0.min(height), lanes.1.min(width));
                 let mut random = crate::random::Random::new(seed);
                 // Use small integers, because sums are then exact in any order.
-                let mut numbers = |n: usize| (0..n).map(|_| random.below(7) as f32 - 3.0).collect::<Vec<f32>>();
+                let mut numbers =
+                    |n: usize| (0..n).map(|_| random.below(7) as f32 - 3.0).collect::<Vec<f32>>();
                 let (x, y) = (numbers(rows * steps), numbers(columns * steps));
                 let panel = |lanes: usize, numbers: &[f32]| {
                     let encode = |lane: usize, _: &mut Scratch, words: &mut [u32]| {
-                        words.iter_mut().enumerate().for_each(|(step, word)| *word = numbers[step * lanes + lane].to_bits());
+                        words.iter_mut().enumerate().for_each(|(step, word)| {
+                            *word = numbers[step * lanes + lane].to_bits()
+                        });
                         Ok(())
                     };
                     Panels::load(lanes, lanes, steps, encode).unwrap().0
@@ -189,10 +197,17 @@ mod tests {
                 let row_panel = Panel { words: row_panel.panel(0), lanes: rows, width: height };
                 let column_panel = Panel { words: column_panel.panel(0), lanes: columns, width };
                 let mut tile = vec![f32::NAN; height * width];
-                multiply(kernel.product(Word::Float32), steps, (row_panel, column_panel), &mut tile).unwrap();
+                multiply(
+                    kernel.product(Word::Float32),
+                    steps,
+                    (row_panel, column_panel),
+                    &mut tile,
+                )
+                .unwrap();
                 for r in 0..rows {
                     for c in 0..columns {
-                        let sum: f32 = (0..steps).map(|step| x[step * rows + r] * y[step * columns + c]).sum();
+                        let sum: f32 =
+                            (0..steps).map(|step| x[step * rows + r] * y[step * columns + c]).sum();
                         prop_assert_eq!(tile[r * width + c], sum, "{}", name);
                     }
                 }
@@ -200,20 +215,26 @@ mod tests {
         }
 
         #[test]
-        fn every_row_is_in_its_panel(rows in 1usize..30, width in 1usize..9, is_long in any::<bool>()) {
+        fn every_row_is_in_its_panel(
+            rows in 1usize..30, width in 1usize..9, is_long in any::<bool>(),
+        ) {
             const STEPS: usize = 3;
-            let encode = |rows: Range<usize>, lanes: usize, panel: &mut [u32], extras: &mut [usize]| {
-                for (lane, row) in rows.enumerate() {
-                    panel[(STEPS - 1) * lanes + lane] = row as u32 + 1;
-                    extras[lane] = row;
-                }
-                Ok(())
-            };
+            let encode =
+                |rows: Range<usize>, lanes: usize, panel: &mut [u32], extras: &mut [usize]| {
+                    for (lane, row) in rows.enumerate() {
+                        panel[(STEPS - 1) * lanes + lane] = row as u32 + 1;
+                        extras[lane] = row;
+                    }
+                    Ok(())
+                };
             let (panels, extras) = NarrowPanels::pack(rows, width, STEPS, is_long, encode).unwrap();
             prop_assert_eq!(extras, (0..rows).collect::<Vec<_>>());
             for row in 0..rows {
                 let panel = panels.panel(row / width);
-                prop_assert_eq!(panel.words[(STEPS - 1) * panel.lanes + row % width], row as u32 + 1);
+                prop_assert_eq!(
+                    panel.words[(STEPS - 1) * panel.lanes + row % width],
+                    row as u32 + 1
+                );
             }
             let last = panels.panel((rows - 1) / width);
             let few = 2 * (rows % width) <= width && !rows.is_multiple_of(width);

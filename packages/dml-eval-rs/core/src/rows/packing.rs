@@ -1,4 +1,5 @@
-//! Packings: rows in the words of a screen, and bounds for the values that products of these words approximate.
+//! Packings: rows in the words of a screen, and bounds for the values that products of these words
+//! approximate.
 
 use std::ops::Range;
 
@@ -9,7 +10,8 @@ use crate::side::Side;
 /// Sizes of a packed row in the units of the screen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extent {
-    /// An upper bound on the length of the row before rounding or, for a prefix, of the packed part.
+    /// An upper bound on the length of the row before rounding or, for a prefix, of the packed
+    /// part.
     pub norm: f64,
     /// An upper bound on the distance between the row (or this part) and the rounded numbers.
     pub residual: f64,
@@ -17,7 +19,8 @@ pub struct Extent {
     pub residual_norm: f64,
     /// The magnitude of the bias, which is subtracted from products of this row.
     pub bias: f64,
-    /// The length of the given row plus the length of the centre: rounding errors are proportional to this sum.
+    /// The length of the given row plus the length of the centre: rounding errors are proportional
+    /// to this sum.
     pub length: f64,
 }
 
@@ -41,7 +44,8 @@ pub enum Axis {
     Columns,
 }
 
-/// A value that is expected to be a query's lowest threshold during a share of the screen, as far as this can be predicted.
+/// A value that is expected to be a query's lowest threshold during a share of the screen, as far
+/// as this can be predicted.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpectedThreshold {
     pub query: u32,
@@ -59,8 +63,9 @@ pub struct Goal<'a> {
 
 /// Rows in the words of a screen.
 ///
-/// Let s be a product of packed rows plus `offset`, m the margin for the extents, and r, r' the residual norms. Then the value
-/// is between s − m − 2rr' and s + m. If the bounds of two values don't overlap, the keys differ in the same direction.
+/// Let s be a product of packed rows plus `offset`, m the margin for the extents, and r, r' the
+/// residual norms. Then the value is between s − m − 2rr' and s + m. If the bounds of two values
+/// don't overlap, the keys differ in the same direction.
 pub trait Packing: Sync {
     fn word(&self) -> Word;
     /// Returns the number of words per packed row.

@@ -21,8 +21,8 @@ pub(crate) struct Panels<T> {
 const LINE: usize = 64;
 
 impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
-    /// Packs `rows` rows of `steps` words, and pads the last panel with zeros. `encode` must write the words for one row; the
-    /// results of `encode` are returned, too.
+    /// Packs `rows` rows of `steps` words, and pads the last panel with zeros. `encode` must write
+    /// the words for one row; the results of `encode` are returned, too.
     pub fn load<E: Clone + Default + Send>(
         rows: usize,
         width: usize,

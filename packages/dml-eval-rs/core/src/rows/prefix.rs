@@ -1,13 +1,18 @@
-//! Computes coordinates of rows along a few orthonormal directions, and residual norms: the lengths of the remaining parts.
+//! Computes coordinates of rows along a few orthonormal directions, and residual norms: the lengths
+//! of the remaining parts.
 //!
-//! Compared with full rows, this is 1.5 times as fast for all metrics of 19,744 x 256 rows with a decaying spectrum, and 2.9
-//! times as fast for `knn` if the rows are sorted by class. To measure trained embeddings, use
-//! `benchmarks/evaluator/compare.py --work trained trained-knn`. Prefixes are not used for isotropic rows.
+//! Compared with full rows, this is 1.5 times as fast for all metrics of 19,744 x 256 rows with a
+//! decaying spectrum, and 2.9 times as fast for `knn` if the rows are sorted by class. To measure
+//! trained embeddings, use `benchmarks/evaluator/compare.py --work trained trained-knn`. Prefixes
+//! are not used for isotropic rows.
 //!
-//! Let Q be the directions, of shape (count, dim), and |QQᵀ − I| ≤ ε. The span of the directions is orthogonal to the residual, so
-//! |cᵢ·cⱼ − Qcᵢ·Qcⱼ| ≤ ρᵢρⱼ + ε|cᵢ||cⱼ| with ρ² = |c|² − |Qc|²/(1 + ε); see docs/internals/evaluator-exactness.md.
+//! Let Q be the directions, of shape (count, dim), and |QQᵀ − I| ≤ ε. The span of the directions is
+//! orthogonal to the residual, so
+//! |cᵢ·cⱼ − Qcᵢ·Qcⱼ| ≤ ρᵢρⱼ + ε|cᵢ||cⱼ| with ρ² = |c|² − |Qc|²/(1 + ε); see
+//! docs/internals/evaluator-exactness.md.
 //!
-//! Coordinates are float32 products of parts of rows, summed in float64. They differ from Qc by at most κ|c|.
+//! Coordinates are float32 products of parts of rows, summed in float64. They differ from Qc by at
+//! most κ|c|.
 
 use crate::control::Control;
 use crate::error::Result;
@@ -19,7 +24,8 @@ use crate::rows::principal::multiply;
 
 /// The number of products that are summed in float32 before float64 takes over.
 const PART: usize = 64;
-/// Bounds the underflow in coordinates, if multiplied by the numbers per row and the root of the number of directions.
+/// Bounds the underflow in coordinates, if multiplied by the numbers per row and the root of the
+/// number of directions.
 const UNDERFLOW: f64 = f32::from_bits(1) as f64 * 2.0;
 
 /// Orthonormal directions, with measured errors.
@@ -30,7 +36,8 @@ pub(super) struct Prefix {
     /// The directions, packed as the bits of float32 numbers.
     directions: Panels<u32>,
     error: f64,
-    /// Bounds on a row's error in coordinates: κ, relative to the row's length, and an absolute bound for underflow.
+    /// Bounds on a row's error in coordinates: κ, relative to the row's length, and an absolute
+    /// bound for underflow.
     rounding: (f64, f64),
 }
 
@@ -82,7 +89,8 @@ impl Prefix {
             |(at, v): (usize, &f64)| (v - f64::from(u8::from(at / count == at % count))).powi(2);
         let departure = products.iter().enumerate().map(departure).sum::<f64>().sqrt();
         let root = (count as f64).sqrt();
-        // Bound the float64 rounding errors: of the departure, each coordinate, the squared coordinates, and the squared row.
+        // Bound the float64 rounding errors: of the departure, each coordinate, the squared
+        // coordinates, and the squared row.
         let rounding = 32.0 * (dim as f64 + 8.0) * UNIT64 * (1.0 + root);
         let (directions, _) =
             Panels::load(count, kernel.number_tiles.columns, dim, |index, _, row| {
@@ -118,7 +126,8 @@ impl Prefix {
         self.error
     }
 
-    /// Computes the coordinates of at most `self.rows()` rows, given as an array of shape (rows, dim).
+    /// Computes the coordinates of at most `self.rows()` rows, given as an array of shape (rows,
+    /// dim).
     #[inline(always)]
     pub fn coordinates(&self, rows: &[f32], buffers: &mut Coordinates) -> Result<()> {
         let (height, width) = (self.kernel.number_tiles.rows, self.kernel.number_tiles.columns);
@@ -147,14 +156,15 @@ impl Prefix {
         Ok(())
     }
 
-    /// Bounds the distance between computed and exact coordinates, given the squared length of the row, which has a rounding
-    /// error relative to the square of `length`.
+    /// Bounds the distance between computed and exact coordinates, given the squared length of the
+    /// row, which has a rounding error relative to the square of `length`.
     pub fn rounding(&self, square: f64, length: f64) -> f64 {
         self.rounding.0 * (square.max(0.0) + self.error * length * length).sqrt() + self.rounding.1
     }
 
-    /// Bounds the residual norm, given the squared lengths of the row and of the computed coordinates, which differ from exact
-    /// coordinates by at most `rounding`. Further rounding errors are relative to `length`.
+    /// Bounds the residual norm, given the squared lengths of the row and of the computed
+    /// coordinates, which differ from exact coordinates by at most `rounding`. Further rounding
+    /// errors are relative to `length`.
     pub fn residual_norm(
         &self,
         square: f64,
@@ -176,7 +186,8 @@ mod tests {
     use crate::kernel::{names, select};
     use crate::random::Random;
 
-    /// Returns the distance between computed and exact coordinates of a float32 row, relative to the bound.
+    /// Returns the distance between computed and exact coordinates of a float32 row, relative to
+    /// the bound.
     fn share_of_bound(kernel: &'static Kernel, directions: &[f64], row: &[f32]) -> f64 {
         let exact: Vec<f64> = row.iter().map(|v| f64::from(*v)).collect();
         let prefix = Prefix::new(kernel, directions, row.len(), &Control::default()).unwrap();
@@ -196,8 +207,11 @@ mod tests {
             dim in 1usize..200, count in 1usize..60, exponent in -149i32..1, seed in any::<u64>(),
         ) {
             let mut random = Random::new(seed);
-            let mut numbers = |n: usize, unit: f64| (0..n).map(|_| (random.uniform() - 0.5) * unit).collect::<Vec<f64>>();
-            let row: Vec<f32> = numbers(dim, 2f64.powi(exponent)).into_iter().map(|v| v as f32).collect();
+            let mut numbers = |n: usize, unit: f64| {
+                (0..n).map(|_| (random.uniform() - 0.5) * unit).collect::<Vec<f64>>()
+            };
+            let row: Vec<f32> =
+                numbers(dim, 2f64.powi(exponent)).into_iter().map(|v| v as f32).collect();
             let directions = numbers(count * dim, 2.0 / (dim as f64).sqrt());
             for name in names() {
                 let share = share_of_bound(select(Some(name)).unwrap(), &directions, &row);
@@ -208,7 +222,8 @@ mod tests {
 
     #[test]
     fn a_sum_that_loses_all_terms_but_one_takes_much_of_the_bound() {
-        // The square of the small number is a quarter of a unit in the last place of 1, so a sum from 1 loses all 63 squares.
+        // The square of the small number is a quarter of a unit in the last place of 1, so a sum
+        // from 1 loses all 63 squares.
         let small = 2f64.powf(-12.51);
         let mut direction = [small; PART];
         direction[0] = 1.0;

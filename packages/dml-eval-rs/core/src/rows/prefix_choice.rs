@@ -1,8 +1,9 @@
 //! Chooses a prefix: the number of directions that makes a screen cheapest, or none.
 //!
-//! The cost of a screen of full rows is the number of words. A screen of prefixes uses fewer words, but a key must be computed
-//! for each value that stays above the threshold; a sample of both sides is used to estimate how many do. If all directions
-//! are about equally long, a prefix can't help; a few products show this. See prefix.rs for the gains of a prefix.
+//! The cost of a screen of full rows is the number of words. A screen of prefixes uses fewer words,
+//! but a key must be computed for each value that stays above the threshold; a sample of both sides
+//! is used to estimate how many do. If all directions are about equally long, a prefix can't help;
+//! a few products show this. See prefix.rs for the gains of a prefix.
 
 use rayon::prelude::*;
 
@@ -19,10 +20,12 @@ use crate::rows::row_words;
 use crate::rows::sample::Sample;
 use crate::side::Side;
 
-/// A prefix is considered only if a screen of full rows multiplies at least this many words per product in the sample. So the
-/// choice takes at most a third of the time for a screen of full rows.
+/// A prefix is considered only if a screen of full rows multiplies at least this many words per
+/// product in the sample. So the choice takes at most a third of the time for a screen of full
+/// rows.
 const LEAST_WORK: u64 = 100;
-/// The sample contains this number of rows per side and direction, and at most `SAMPLE` rows per side.
+/// The sample contains this number of rows per side and direction, and at most `SAMPLE` rows per
+/// side.
 const SAMPLE_PER_DIRECTION: usize = 4;
 const SAMPLE: usize = 1024;
 /// The number of rows from which the effective dimension is estimated.
@@ -34,17 +37,21 @@ const ITEMS: usize = 512;
 /// A prefix has a multiple of `DIRECTIONS` directions, and at most `MOST`.
 const DIRECTIONS: usize = 16;
 const MOST: usize = 256;
-/// Costs, in words: of a product's comparison, of a key for short rows, and of each number in the rows of a key.
+/// Costs, in words: of a product's comparison, of a key for short rows, and of each number in the
+/// rows of a key.
 const COMPARISON: f64 = 12.0;
 const SHORT_KEY: f64 = 5000.0;
 const KEY_NUMBER: f64 = 30.0;
-/// The cost must be at most this share of the cost of full rows, because a sample gives only an estimate.
+/// The cost must be at most this share of the cost of full rows, because a sample gives only an
+/// estimate.
 const WORTH: f64 = 0.8;
-/// Estimates of a product's relative rounding error: all bfloat16 numbers are assumed to be off by half a unit in the last place.
+/// Estimates of a product's relative rounding error: all bfloat16 numbers are assumed to be off by
+/// half a unit in the last place.
 const BFLOAT16_ERROR: f64 = 1.0 / 256.0;
 const INT16_ERROR: f64 = 1.0 / 8192.0;
 
-/// Chooses the prefix that makes a screen cheapest, or returns `None` if full rows of `steps` words are cheapest.
+/// Chooses the prefix that makes a screen cheapest, or returns `None` if full rows of `steps` words
+/// are cheapest.
 pub(super) fn choose_prefix(
     of: &Dense<'_>,
     frame: &Frame,
@@ -136,7 +143,8 @@ fn effective_dimension(of: &Dense<'_>, rows: &[f64], control: &Control) -> Resul
     Ok(if mean_other > 0.0 { mean_square * mean_square / mean_other } else { f64::INFINITY })
 }
 
-/// Computes the share of pairs that stay above the threshold, for prefixes with 1, 2, ... times `DIRECTIONS` directions.
+/// Computes the share of pairs that stay above the threshold, for prefixes with 1, 2, ... times
+/// `DIRECTIONS` directions.
 fn passing_shares(
     of: &Dense<'_>,
     frame: &Frame,
@@ -239,7 +247,8 @@ mod tests {
         Array2::from_shape_fn((ROWS, DIM), |(_, i)| ((random.uniform() - 0.5) * factor(i)) as f32)
     }
 
-    /// Returns how many words per row are chosen for a screen with the threshold 0.95, and how many a full row has.
+    /// Returns how many words per row are chosen for a screen with the threshold 0.95, and how many
+    /// a full row has.
     fn words(x: &Array2<f32>, kernel: &'static str, pairs: u64) -> (usize, usize) {
         let (kernel, control) = (select(Some(kernel)).unwrap(), Control::default());
         let whole = Control::traced(Sizes { directions: Some(0), ..Sizes::default() });

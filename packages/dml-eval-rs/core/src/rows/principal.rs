@@ -1,7 +1,7 @@
 //! Finds the directions along which rows vary most, by orthogonal iteration on a sample.
 //!
-//! Any orthonormal directions give correct bounds, but only principal ones give bounds so tight that prefixes can exclude pairs
-//! (prefix.rs says how much this gains).
+//! Any orthonormal directions give correct bounds, but only principal ones give bounds so tight
+//! that prefixes can exclude pairs (prefix.rs says how much this gains).
 
 use crate::control::Control;
 use crate::error::Result;
@@ -61,10 +61,11 @@ fn subtract(row: &mut [f64], factor: f64, other: &[f64]) {
     }
 }
 
-/// Makes `rows`, (count, dim), orthonormal, each to all previous rows, and omits rows that depend on previous rows. A second pass
-/// removes the rounding errors of the first.
+/// Makes `rows`, (count, dim), orthonormal, each to all previous rows, and omits rows that depend
+/// on previous rows. A second pass removes the rounding errors of the first.
 fn orthonormalize(kernel: &'static Kernel, rows: &mut Vec<f64>, dim: usize, passes: usize) {
-    /// The least share of a row's length that must remain. A shorter remainder consists mostly of rounding errors.
+    /// The least share of a row's length that must remain. A shorter remainder consists mostly of
+    /// rounding errors.
     const LEAST: f64 = 1e-9;
     let mut kept = 0;
     for index in 0..rows.len() / dim {
@@ -89,8 +90,9 @@ fn orthonormalize(kernel: &'static Kernel, rows: &mut Vec<f64>, dim: usize, pass
     rows.truncate(kept * dim);
 }
 
-/// Finds about `count` orthonormal directions, (count, dim), along which the rows of `sample`, (rows, dim), are long: approximate
-/// eigenvectors of the second moments, largest eigenvalue first. `count` must not exceed the number of rows.
+/// Finds about `count` orthonormal directions, (count, dim), along which the rows of `sample`,
+/// (rows, dim), are long: approximate eigenvectors of the second moments, largest eigenvalue first.
+/// `count` must not exceed the number of rows.
 pub(super) fn principal_directions(
     kernel: &'static Kernel,
     sample: &[f64],
@@ -105,7 +107,8 @@ pub(super) fn principal_directions(
     for iteration in 1..=ITERATIONS {
         let coordinates = multiply(kernel, &directions, sample, dim, control)?;
         directions = multiply(kernel, &coordinates, &columns, rows, control)?;
-        // Sort the longest first: orthonormalizing keeps the first direction, and only the orthogonal part of the others.
+        // Sort the longest first: orthonormalizing keeps the first direction, and only the
+        // orthogonal part of the others.
         let lengths = collect(directions.chunks_exact(dim).map(|row| kernel.dot64(row, row)))?;
         let mut order = collect(0..lengths.len())?;
         order.sort_unstable_by(|&a, &b| lengths[b].total_cmp(&lengths[a]).then(a.cmp(&b)));

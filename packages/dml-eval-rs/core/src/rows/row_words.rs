@@ -1,7 +1,9 @@
-//! Rounds the numbers of a row to the words of a screen (float32, bfloat16 or int16), and measures the rounding errors.
+//! Rounds the numbers of a row to the words of a screen (float32, bfloat16 or int16), and measures
+//! the rounding errors.
 //!
-//! A row of int16 is given a scale σ, and represents numbers a·σ with integers a. The product of the integers of any two rows is below
-//! 2³¹, so a 32-bit sum is exact in any order. The last two words of a row are σ and the bias, both float32.
+//! A row of int16 is given a scale σ, and represents numbers a·σ with integers a. The product of
+//! the integers of any two rows is below 2³¹, so a 32-bit sum is exact in any order. The last two
+//! words of a row are σ and the bias, both float32.
 
 use crate::error::Result;
 use crate::kernel::{AFFINE_STEPS, Word};
@@ -10,12 +12,14 @@ use crate::rows::packing::Axis;
 
 /// The number of bfloat16 pieces that represent a float32.
 const PIECES: usize = 3;
-/// A row's integers are at most `LARGEST` in magnitude. Their length is at most `LONGEST`, so that its square is below 2³¹.
+/// A row's integers are at most `LARGEST` in magnitude. Their length is at most `LONGEST`, so that
+/// its square is below 2³¹.
 const LARGEST: f64 = 32_766.0;
 const LONGEST: f64 = 46_339.0;
 /// The least scale, 2⁻¹⁰⁰. Shorter rows get smaller integers instead of a smaller scale.
 const LEAST_SCALE: f32 = f32::from_bits((127 - 100) << 23);
-/// Adding `ROUNDING` to a number below 2³¹ puts the nearest integer into the low bits. Subtracting it then returns the integer.
+/// Adding `ROUNDING` to a number below 2³¹ puts the nearest integer into the low bits. Subtracting
+/// it then returns the integer.
 const ROUNDING: f64 = 6_755_399_441_055_744.0;
 const LANES: usize = 8;
 
@@ -31,7 +35,8 @@ pub(crate) struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    /// Prepares a mean of rows for rounding. `numbers` includes the mean residual norm, if any; `added` is added to products.
+    /// Prepares a mean of rows for rounding. `numbers` includes the mean residual norm, if any;
+    /// `added` is added to products.
     pub fn of_mean(numbers: &'a [f64], added: f64) -> Self {
         Numbers {
             coordinates: numbers,
@@ -64,7 +69,8 @@ pub(crate) struct RowWords {
     words: Vec<u32>,
 }
 
-/// Computes the words per packed row, given how many numbers the row contains, including a residual norm.
+/// Computes the words per packed row, given how many numbers the row contains, including a residual
+/// norm.
 pub(crate) fn steps(word: Word, numbers: usize, is_biased: bool) -> usize {
     match word {
         Word::Int16Pair => numbers.div_ceil(2) + AFFINE_STEPS,
@@ -73,7 +79,8 @@ pub(crate) fn steps(word: Word, numbers: usize, is_biased: bool) -> usize {
     }
 }
 
-/// Calls `take` for chunks of at most `LANES` numbers, so that lanes use separate sums and don't wait for each other.
+/// Calls `take` for chunks of at most `LANES` numbers, so that lanes use separate sums and don't
+/// wait for each other.
 #[inline(always)]
 fn in_lanes<T>(x: &[f64], out: &mut [T], mut take: impl FnMut(&[f64], &mut [T])) {
     let (chunks, rest) = x.as_chunks::<LANES>();
@@ -151,7 +158,8 @@ impl RowWords {
         }
     }
 
-    /// Rounds to floats: the coordinates, the residual norm, and the pieces of the bias, which are multiplied by 1.
+    /// Rounds to floats: the coordinates, the residual norm, and the pieces of the bias, which are
+    /// multiplied by 1.
     #[inline(always)]
     fn round_to_floats(
         &mut self,
@@ -239,33 +247,42 @@ mod tests {
     proptest! {
         #[test]
         fn integers_are_short_enough_for_exact_sums_and_their_errors_are_measured(
-            len in 1usize..300, exponent in -140i32..2, peak in 0.0f64..2.0, residual_norm in proptest::option::of(0.0f32..2.0),
-            seed in any::<u64>(),
+            len in 1usize..300, exponent in -140i32..2, peak in 0.0f64..2.0,
+            residual_norm in proptest::option::of(0.0f32..2.0), seed in any::<u64>(),
         ) {
             let mut random = Random::new(seed);
             let unit = 2f64.powi(exponent);
-            let mut coordinates: Vec<f64> = (0..len).map(|_| (random.uniform() - 0.5) * unit).collect();
+            let mut coordinates: Vec<f64> =
+                (0..len).map(|_| (random.uniform() - 0.5) * unit).collect();
             // A single number may be larger than all other numbers together.
             coordinates[random.below(len)] *= 1.0 + peak * len as f64;
             let residual_norm = residual_norm.map(|residual_norm| residual_norm * unit as f32);
             let mut row = RowWords::new(Word::Int16Pair);
             let (size, bias) = (measure(&coordinates), Some(0.25));
-            let numbers = Numbers { coordinates: &coordinates, size, residual_norm, bias, axis: Axis::Rows };
+            let numbers =
+                Numbers { coordinates: &coordinates, size, residual_norm, bias, axis: Axis::Rows };
             let rounded = row.round(&numbers).unwrap();
             let count = len + usize::from(residual_norm.is_some());
             prop_assert_eq!(row.words.len(), steps(Word::Int16Pair, count, true));
             let (pairs, affine) = row.words.split_at(row.words.len() - AFFINE_STEPS);
             let scale = f64::from(f32::from_bits(affine[0]));
             prop_assert_eq!(f32::from_bits(affine[1]), -0.25);
-            let integers: Vec<i16> = pairs.iter().flat_map(|word| [*word as i16, (*word >> 16) as i16]).collect();
+            let integers: Vec<i16> =
+                pairs.iter().flat_map(|word| [*word as i16, (*word >> 16) as i16]).collect();
             prop_assert!(integers.iter().map(|v| i64::from(*v).pow(2)).sum::<i64>() < 1 << 31);
-            let errors = coordinates.iter().zip(&integers).map(|(exact, v)| (f64::from(*v) * scale - exact).powi(2));
+            let errors = coordinates
+                .iter()
+                .zip(&integers)
+                .map(|(exact, v)| (f64::from(*v) * scale - exact).powi(2));
             let residual = errors.sum::<f64>().sqrt();
             prop_assert!((rounded.residual - residual).abs() <= 1e-9 * residual);
             prop_assert!(residual <= 0.51 * scale * (len as f64).sqrt());
             if let Some(residual_norm) = residual_norm {
                 prop_assert_eq!(rounded.residual_norm, f64::from(integers[len]) * scale);
-                prop_assert!(rounded.residual_norm >= f64::from(residual_norm) && rounded.residual_norm <= f64::from(residual_norm) + 1.01 * scale);
+                prop_assert!(
+                    rounded.residual_norm >= f64::from(residual_norm)
+                        && rounded.residual_norm <= f64::from(residual_norm) + 1.01 * scale
+                );
             }
         }
     }

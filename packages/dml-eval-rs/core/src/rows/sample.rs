@@ -1,4 +1,5 @@
-//! Draws a sample of rows to choose a packing: prefixes and centres help only for some data, and a few products show whether they do.
+//! Draws a sample of rows to choose a packing: prefixes and centres help only for some data, and a
+//! few products show whether they do.
 
 use crate::error::Result;
 use crate::memory::{Grow, allocate, collect};
@@ -6,7 +7,8 @@ use crate::random::Random;
 use crate::rows::dense::Dense;
 use crate::side::Side;
 
-/// Some rows in the units of the screen: gallery rows, then query rows if the queries aren't the gallery.
+/// Some rows in the units of the screen: gallery rows, then query rows if the queries aren't the
+/// gallery.
 pub(super) struct Sample {
     /// The numbers in the sampled rows, of shape (rows, dim).
     pub rows: Vec<f64>,

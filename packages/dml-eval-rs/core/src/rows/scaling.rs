@@ -11,16 +11,19 @@ fn power_of_two(e: i32) -> f64 {
     f64::from_bits(((e + 1023) as u64) << 52)
 }
 
-/// The least length that is scaled to 1. Shorter rows stay shorter, so that the underflow of products in keys, multiplied by the
-/// square of the factor, remains far below the rounding errors that the margin allows for.
+/// The least length that is scaled to 1. Shorter rows stay shorter, so that the underflow of
+/// products in keys, multiplied by the square of the factor, remains far below the rounding errors
+/// that the margin allows for.
 const SHORTEST: f64 = f64::from_bits((1023 - 500) << 52);
 
-/// Returns the power of two that scales `length` to between 1/4 and 1. A `length` below 2^−500 is treated as 2^−500.
+/// Returns the power of two that scales `length` to between 1/4 and 1. A `length` below 2^−500 is
+/// treated as 2^−500.
 pub(crate) fn scale_below_one(length: f64) -> f64 {
     power_of_two(-(exponent(length.max(SHORTEST)) + 1))
 }
 
-/// Scales a row of finite numbers by a power of two, so that the largest magnitude is between 1 and 2.
+/// Scales a row of finite numbers by a power of two, so that the largest magnitude is between 1
+/// and 2.
 #[inline(always)]
 pub(crate) fn rescale(x: &mut [f64]) {
     // Compare magnitudes by bits, because the compiler can vectorize this.

@@ -17,7 +17,8 @@ pub struct Scratch {
 pub trait Distances: Sync {
     /// Returns the largest possible distance.
     fn largest(&self) -> usize;
-    /// Fills `distances` for all pairs of `queries` and `items`, query by query. Distances must not exceed 2^16 − 1.
+    /// Fills `distances` for all pairs of `queries` and `items`, query by query. Distances must not
+    /// exceed 2^16 − 1.
     fn distance_table(
         &self,
         queries: &[u32],
@@ -29,7 +30,8 @@ pub trait Distances: Sync {
 
 /// Queries and items, with a ranking of the gallery per query.
 ///
-/// The *key* decides the rank: larger keys are nearer, equal keys are ties. The *value*, which a [`Packing`] bounds, grows too.
+/// The *key* decides the rank: larger keys are nearer, equal keys are ties. The *value*, which a
+/// [`Packing`] bounds, grows too.
 pub trait Space: Sync {
     type Packing<'s>: Packing
     where
@@ -43,11 +45,13 @@ pub trait Space: Sync {
     fn packing(&self, goal: &Goal<'_>, control: &Control) -> Result<Self::Packing<'_>>;
     /// Returns the value for a key of `query`.
     fn value(&self, query: usize, key: f64) -> f64;
-    /// Bounds the difference between a value and the value of the exact key, because keys are rounded.
+    /// Bounds the difference between a value and the value of the exact key, because keys are
+    /// rounded.
     fn value_slack(&self) -> f64;
     /// Returns the key if the screened value determines it.
     fn key_of_screened(&self, screened: f64) -> Option<f64>;
-    /// Appends the keys of `pairs` (query, gallery item) to `keys`. For speed, pairs of a query should be adjacent.
+    /// Appends the keys of `pairs` (query, gallery item) to `keys`. For speed, pairs of a query
+    /// should be adjacent.
     fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>) -> Result<()>;
     /// Appends the scores of `pairs`, like `keys` does. Scores can be compared across queries.
     fn scores(
@@ -58,8 +62,8 @@ pub trait Space: Sync {
     ) -> Result<()>;
     /// Returns the value for a score. The margin of a screen covers the rounding of scores, too.
     fn value_of_score(&self, score: f64) -> f64;
-    /// Fills `keys` with the keys of all pairs of `queries` and `items`, query by query. When both are large, this is
-    /// faster per pair than `keys`. When cancelled, leaves the table incomplete.
+    /// Fills `keys` with the keys of all pairs of `queries` and `items`, query by query. When both
+    /// are large, this is faster per pair than `keys`. When cancelled, leaves the table incomplete.
     fn key_table(
         &self,
         queries: &[u32],
@@ -79,8 +83,8 @@ pub trait Space: Sync {
     fn distances(&self) -> Option<&dyn Distances> {
         None
     }
-    /// Returns a share of the items. A screen that lists a larger share is slower than a table of all keys, as measured in
-    /// docs/internals/evaluator-speed.md.
+    /// Returns a share of the items. A screen that lists a larger share is slower than a table of
+    /// all keys, as measured in docs/internals/evaluator-speed.md.
     fn listed_share(&self) -> f64;
     /// Returns the number of bytes that both sides occupy in memory, as given.
     fn bytes(&self) -> usize;

@@ -17,11 +17,12 @@ use crate::side::Side;
 /// The largest magnitude that is accepted for the dot product and the Euclidean distance.
 const LARGEST: f64 = f64::from_bits((1023 + 500) << 52);
 
-/// Prefetch this number of rows ahead: rows are read in groups of four, too fast for the hardware prefetchers.
+/// Prefetch this number of rows ahead: rows are read in groups of four, too fast for the hardware
+/// prefetchers.
 const AHEAD: usize = 16;
 
-/// Whether rows are scaled by a power of two. This is only done for float64 rows under the cosine, to prevent sums from
-/// overflowing. It does not change any bit of a cosine, or the order of keys.
+/// Whether rows are scaled by a power of two. This is only done for float64 rows under the cosine,
+/// to prevent sums from overflowing. It does not change any bit of a cosine, or the order of keys.
 pub(crate) fn rescales(matrix: &Matrix<'_>, similarity: Similarity) -> bool {
     similarity == Similarity::Cosine && matrix.is_double()
 }
@@ -36,7 +37,8 @@ pub(crate) fn is_suspect(squares: &[f64], similarity: Similarity) -> bool {
     !squares.iter().fold(true, |all, square| all & is_fine(*square))
 }
 
-/// Reads the rows once. Returns sums of squares, in the order that `exact` defines, or an error for the first bad row.
+/// Reads the rows once. Returns sums of squares, in the order that `exact` defines, or an error for
+/// the first bad row.
 pub(crate) fn validate(
     matrix: &Matrix<'_>,
     side: Side,
@@ -62,7 +64,8 @@ pub(crate) fn validate(
         }
         Ok(())
     })?;
-    // Finite rows can only overflow here if they are float64. The largest magnitude tells which error to return.
+    // Finite rows can only overflow here if they are float64. The largest magnitude tells which
+    // error to return.
     let may_overflow = squares.iter().any(|square| !square.is_finite() || *square > LARGEST);
     let buffer = RefCell::new(full(if may_overflow { matrix.dim() } else { 0 }, 0.0)?);
     let magnitude = |row: usize| {
@@ -97,7 +100,8 @@ pub(crate) fn validate(
     Ok(squares)
 }
 
-/// Computes the sums of squares of float32 rows in place, from row `first` on. Returns `None` if a row is of a different type.
+/// Computes the sums of squares of float32 rows in place, from row `first` on. Returns `None` if a
+/// row is of a different type.
 fn square_in_place(
     matrix: &Matrix<'_>,
     first: usize,

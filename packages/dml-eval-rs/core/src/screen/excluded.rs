@@ -5,7 +5,8 @@ use std::ops::Range;
 use crate::error::Result;
 use crate::memory::Grow;
 
-/// Pairs of a row and a column, sorted by tile, so that a tile finds the pairs even if other tiles were skipped.
+/// Pairs of a row and a column, sorted by tile, so that a tile finds the pairs even if other tiles
+/// were skipped.
 #[derive(Default)]
 pub(crate) struct ExcludedPairs {
     /// Rows and columns per tile.
@@ -14,7 +15,8 @@ pub(crate) struct ExcludedPairs {
 }
 
 impl ExcludedPairs {
-    /// Collects the pairs in a task, given the sorted items to exclude per row and the items in columns.
+    /// Collects the pairs in a task, given the sorted items to exclude per row and the items in
+    /// columns.
     pub fn fill<'a>(
         &mut self,
         shape: (usize, usize),
@@ -39,7 +41,8 @@ impl ExcludedPairs {
         self.pairs.is_empty()
     }
 
-    /// Sets the values of excluded pairs in a tile to −∞. The tile begins at row `i` and column `j` of the task.
+    /// Sets the values of excluded pairs in a tile to −∞. The tile begins at row `i` and column `j`
+    /// of the task.
     #[inline]
     pub fn mask(&self, tile: &mut [f32], (i, j): (usize, usize)) {
         let (height, width) = self.shape;
@@ -68,14 +71,20 @@ mod tests {
     proptest! {
         #[test]
         fn exactly_the_listed_pairs_are_masked_whichever_tiles_are_skipped(
-            height in 1usize..4, width in 1usize..5, start in 0usize..9, columns in 1usize..14, skipped in any::<u64>(),
-            lists in proptest::collection::vec(proptest::collection::btree_set(0u32..25, 0..8), 1..9),
+            height in 1usize..4, width in 1usize..5, start in 0usize..9, columns in 1usize..14,
+            skipped in any::<u64>(),
+            lists in
+                proptest::collection::vec(proptest::collection::btree_set(0u32..25, 0..8), 1..9),
         ) {
-            let lists: Vec<Vec<u32>> = lists.into_iter().map(|items| items.into_iter().collect()).collect();
+            let lists: Vec<Vec<u32>> =
+                lists.into_iter().map(|items| items.into_iter().collect()).collect();
             let mut excluded = ExcludedPairs::default();
             for task in [start + 1..start + 2, start..start + columns] {
-                excluded.fill((height, width), lists.iter().map(|items| &items[..]), &task).unwrap();
-                let any_in_task = lists.iter().flatten().any(|item| task.contains(&(*item as usize)));
+                excluded
+                    .fill((height, width), lists.iter().map(|items| &items[..]), &task)
+                    .unwrap();
+                let any_in_task =
+                    lists.iter().flatten().any(|item| task.contains(&(*item as usize)));
                 prop_assert_eq!(excluded.is_empty(), !any_in_task);
                 let mut random = Random::new(skipped);
                 for j in (0..task.len()).step_by(width) {
@@ -85,7 +94,8 @@ mod tests {
                         for (at, value) in tile.into_iter().enumerate() {
                             let (row, column) = (i + at / width, j + at % width);
                             let item = (task.start + column) as u32;
-                            let listed = column < task.len() && lists.get(row).is_some_and(|items| items.contains(&item));
+                            let listed = column < task.len()
+                                && lists.get(row).is_some_and(|items| items.contains(&item));
                             prop_assert_eq!(value == f32::NEG_INFINITY, listed);
                         }
                     }

@@ -1,4 +1,5 @@
-//! Screens all pairs: computes approximate values, to be compared with thresholds that allow for the errors.
+//! Screens all pairs: computes approximate values, to be compared with thresholds that allow for
+//! the errors.
 
 pub(crate) mod block;
 mod excluded;

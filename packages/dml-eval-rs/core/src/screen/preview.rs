@@ -18,8 +18,9 @@ impl Preview {
         self.left < self.tried
     }
 
-    /// Finds the tiles of a column panel and at most 64 row panels that may contain values that reach a bracket. Bit p of the result
-    /// stands for the p-th row panel. The brackets belong to the rows of the task, and to columns from a given column on.
+    /// Finds the tiles of a column panel and at most 64 row panels that may contain values that
+    /// reach a bracket. Bit p of the result stands for the p-th row panel. The brackets belong to
+    /// the rows of the task, and to columns from a given column on.
     pub fn left(
         &mut self,
         kernel: &Kernel,
@@ -29,7 +30,8 @@ impl Preview {
     ) -> u64 {
         let all = u64::MAX >> (64 - row_panels.len());
         let (Some(rows), Some(columns)) = (&rows.abridged, &columns.abridged) else { return all };
-        // A tile of abridged rows costs half as much as a full tile, so a preview pays only if it rules out half of the tiles.
+        // A tile of abridged rows costs half as much as a full tile, so a preview pays only if it
+        // rules out half of the tiles.
         if 2 * self.left > self.tried {
             return all;
         }
@@ -71,14 +73,16 @@ mod tests {
     const ROWS: usize = 330;
     const DIM: usize = 60;
 
-    /// Pairs with a value that may reach an item's threshold: this item, the other item, and the bits of the upper bound.
+    /// Pairs with a value that may reach an item's threshold: this item, the other item, and the
+    /// bits of the upper bound.
     struct Above {
         /// The smallest threshold. If a threshold is not given, all pairs are listed.
         least: Option<f64>,
         found: Mutex<BTreeSet<(usize, usize, u64)>>,
     }
 
-    /// Returns an item's threshold. Few thresholds can be reached by values, so errors for a single item stay visible.
+    /// Returns an item's threshold. Few thresholds can be reached by values, so errors for a single
+    /// item stay visible.
     fn threshold(least: f64, item: usize) -> f64 {
         if item % 61 == 5 { least } else { 2.0 }
     }
@@ -149,24 +153,31 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
         #[test]
-        fn no_pair_above_a_threshold_is_ruled_out(seed in any::<u64>(), least in 0.0f64..0.9, is_triangle in any::<bool>()) {
+        fn no_pair_above_a_threshold_is_ruled_out(
+            seed in any::<u64>(), least in 0.0f64..0.9, is_triangle in any::<bool>(),
+        ) {
             let x = rows(seed);
             let control = Control::default();
             for kernel in names().into_iter().map(|name| select(Some(name)).unwrap()) {
                 let (rows, precision) = (Matrix::F32(x.view()), Precision::SixteenBit);
-                let dense = Dense::new(rows, None, Similarity::Cosine, precision, kernel, &control).unwrap();
-                for packing in DensePacking::of_each_kind(&dense).iter().filter(|packing| packing.is_sorted()) {
+                let dense = Dense::new(rows, None, Similarity::Cosine, precision, kernel, &control)
+                    .unwrap();
+                for packing in
+                    DensePacking::of_each_kind(&dense).iter().filter(|packing| packing.is_sorted())
+                {
                     let above = |least| {
                         let above = Above { least, found: Mutex::default() };
                         if is_triangle {
-                            traverse_triangle(&dense, packing, &above, 0..ROWS, 0..ROWS, &control).unwrap();
+                            traverse_triangle(&dense, packing, &above, 0..ROWS, 0..ROWS, &control)
+                                .unwrap();
                         } else {
                             traverse_rectangle(&dense, packing, &above, 0..ROWS, &control).unwrap();
                         }
                         above.found.into_inner().unwrap()
                     };
                     let mut expected = above(None);
-                    expected.retain(|(own, _, upper)| f64::from_bits(*upper) >= threshold(least, *own));
+                    expected
+                        .retain(|(own, _, upper)| f64::from_bits(*upper) >= threshold(least, *own));
                     prop_assert!(above(Some(least)) == expected, "{}", kernel.name);
                 }
             }
@@ -212,7 +223,8 @@ mod tests {
             let found = left(&mut preview, 0.95);
             assert!(0 < found && found < panels / 2, "{}: {found} of {panels}", kernel.name);
             assert_eq!(left(&mut preview, -2.0), panels);
-            // Most tiles could not be ruled out, so the next tiles will not be tried, even if they could be ruled out.
+            // Most tiles could not be ruled out, so the next tiles will not be tried, even if they
+            // could be ruled out.
             assert_eq!(left(&mut preview, 2.0), panels);
         }
     }

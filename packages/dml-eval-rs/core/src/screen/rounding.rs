@@ -1,9 +1,11 @@
 //! Rounds bounds outwards to float32, so that they remain bounds.
 
-/// Moves a float32 by `steps` adjacent numbers, where −0 to +0 is one step. Uses no branch: it would often be mispredicted.
+/// Moves a float32 by `steps` adjacent numbers, where −0 to +0 is one step. Uses no branch: it
+/// would often be mispredicted.
 #[inline(always)]
 fn step(y: f32, steps: i32) -> f32 {
-    // Maps the bits of floats to integers in the same order as the floats. Applied again, this restores the bits.
+    // Maps the bits of floats to integers in the same order as the floats. Applied again, this
+    // restores the bits.
     let in_order = |bits: i32| bits ^ (((bits >> 31) as u32) >> 1) as i32;
     f32::from_bits(in_order(in_order(y.to_bits() as i32) + steps) as u32)
 }

@@ -1,6 +1,8 @@
-//! Traverses all pairs tile by tile: multiplies, corrects the products, then compares them with thresholds.
+//! Traverses all pairs tile by tile: multiplies, corrects the products, then compares them with
+//! thresholds.
 //!
-//! An observer receives the screened values per task: `rank` counts values, and `search` keeps the nearest items.
+//! An observer receives the screened values per task: `rank` counts values, and `search` keeps the
+//! nearest items.
 
 use std::ops::Range;
 
@@ -29,14 +31,15 @@ pub(crate) trait Observer: Sync {
     /// Returns an item's group. Items that share a group are not compared.
     fn group(&self, side: Side, item: usize) -> u32;
 
-    /// Returns the gallery items to exclude although the group differs from the query's, in ascending order. Ignored when a triangle
-    /// is traversed.
+    /// Returns the gallery items to exclude although the group differs from the query's, in
+    /// ascending order. Ignored when a triangle is traversed.
     fn excluded_others(&self, _query: usize) -> &[u32] {
         &[]
     }
 
-    /// Visits the brackets (ranges of values) per query. Items with a value in a bracket are listed, other items are counted for every
-    /// bracket below the value. Items below all brackets will be ignored.
+    /// Visits the brackets (ranges of values) per query. Items with a value in a bracket are
+    /// listed, other items are counted for every bracket below the value. Items below all brackets
+    /// will be ignored.
     fn brackets(&self, query: usize, visit: impl FnMut((f64, f64)));
 
     /// Whether values in a triangle are also compared with the brackets of columns.
@@ -44,7 +47,8 @@ pub(crate) trait Observer: Sync {
         true
     }
 
-    /// Receives a block of rows and the first block of columns, before the tasks for these rows begin.
+    /// Receives a block of rows and the first block of columns, before the tasks for these rows
+    /// begin.
     fn begin<S: Space>(
         &self,
         _space: &S,
@@ -114,8 +118,8 @@ struct TaskBuffers<B> {
 
 /// Converts the ends of a bracket, in units of values, to thresholds for products.
 ///
-/// With v the exact value, a product plus `offset` is between v − margin and v + margin + 2·residuals, where `residuals` is the
-/// product of the residual norms.
+/// With v the exact value, a product plus `offset` is between v − margin and v + margin +
+/// 2·residuals, where `residuals` is the product of the residual norms.
 fn product_thresholds(
     (low, high): (f64, f64),
     offset: f64,

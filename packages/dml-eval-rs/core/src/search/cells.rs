@@ -1,8 +1,9 @@
-//! Groups adjacent panels of a block into cells, and computes a mean per cell. If similar items are adjacent, as in a
-//! data set sorted by class, the means show which cells are likely to contain a query's nearest items. With thresholds
-//! from these items, most tiles can be ruled out. Compared with thresholds from a random sample, `knn` (k = 10) of
-//! 19,744 x 256 rows with a decaying spectrum, sorted by class, is 1.04, 1.1, 1.3 and 1.8 times as fast for 8, 16, 32
-//! and 64 rows per class. See `benchmarks/evaluator/compare.py --work trained-knn` for trained embeddings.
+//! Groups adjacent panels of a block into cells, and computes a mean per cell. If similar items are
+//! adjacent, as in a data set sorted by class, the means show which cells are likely to contain a
+//! query's nearest items. With thresholds from these items, most tiles can be ruled out. Compared
+//! with thresholds from a random sample, `knn` (k = 10) of 19,744 x 256 rows with a decaying
+//! spectrum, sorted by class, is 1.04, 1.1, 1.3 and 1.8 times as fast for 8, 16, 32 and 64 rows per
+//! class. See `benchmarks/evaluator/compare.py --work trained-knn` for trained embeddings.
 
 use std::ops::Range;
 
@@ -17,7 +18,8 @@ use crate::rows::packing::Packing;
 use crate::rows::row_words::{Numbers, RowWords};
 use crate::screen::block::Block;
 
-/// Cells are used if the variance of their means is at least this multiple of the variance expected for random cells.
+/// Cells are used if the variance of their means is at least this multiple of the variance expected
+/// for random cells.
 const LEAST_VARIANCE: f64 = 2.0;
 /// Lanes that are summed in a vector register. Must divide the width of int16 panels.
 const LANES: usize = 16;
@@ -41,7 +43,8 @@ pub(super) struct Nearness {
 }
 
 impl Cells {
-    /// Makes cells from a block. Returns `None` if rows aren't int16 prefixes, or if adjacent items aren't similar.
+    /// Makes cells from a block. Returns `None` if rows aren't int16 prefixes, or if adjacent items
+    /// aren't similar.
     pub fn of(
         block: &Block,
         packing: &impl Packing,
@@ -79,7 +82,8 @@ impl Cells {
         Ok(Some(Cells { means, cells, together, steps }))
     }
 
-    /// Returns about `panels` panels, from the cells with means nearest to any of the first `queries` queries in `rows`.
+    /// Returns about `panels` panels, from the cells with means nearest to any of the first
+    /// `queries` queries in `rows`.
     pub fn nearest<'a>(
         &self,
         kernel: &Kernel,
@@ -120,7 +124,8 @@ pub(super) fn keep_larger<T: Copy + PartialOrd>(largest: &mut [T], values: &[T])
     }
 }
 
-/// Computes the variance of the means, relative to the variance if items were assigned to cells at random.
+/// Computes the variance of the means, relative to the variance if items were assigned to cells at
+/// random.
 fn variance_ratio(means: &[f64], numbers: usize, block: &Block, items: usize) -> Result<f64> {
     let cells = (means.len() / (numbers + 1)) as f64;
     let mut common: Vec<f64> = zeros(numbers)?;

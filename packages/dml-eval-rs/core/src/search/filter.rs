@@ -9,7 +9,8 @@ use crate::rows::space::Space;
 use crate::screen::tiling::blocks;
 use crate::side::Side;
 
-/// The group of a query that isn't a gallery item. Items never have this group: without labels, groups are items' indices.
+/// The group of a query that isn't a gallery item. Items never have this group: without labels,
+/// groups are items' indices.
 const NO_GROUP: u32 = u32::MAX;
 
 /// A list of gallery items per query. Queries can share a list.
@@ -40,7 +41,8 @@ impl<'a> SharedLists<'a> {
             || self.lists.iter().any(|list| *list as usize >= numbers)
         {
             return argument(format!(
-                "{name} has {} offsets for {} items, and {} queries; expected lists for {queries} queries",
+                "{name} has {} offsets for {} items, and {} queries; expected lists for {queries} \
+                 queries",
                 self.offsets.len(),
                 self.items.len(),
                 self.lists.len()
@@ -60,12 +62,14 @@ impl<'a> SharedLists<'a> {
     }
 }
 
-/// Conditions on gallery items per query. A search returns an item only if the item meets all conditions.
+/// Conditions on gallery items per query. A search returns an item only if the item meets all
+/// conditions.
 #[derive(Clone, Copy)]
 pub struct Filter<'a> {
     /// The items that are the queries themselves, which are excluded.
     pub own: OwnItem<'a>,
-    /// Labels for queries and items. Excludes items with the query's label, and therefore the query itself.
+    /// Labels for queries and items. Excludes items with the query's label, and therefore the query
+    /// itself.
     pub labels: Option<(&'a [u32], &'a [u32])>,
     /// Returns the items to exclude per query, in ascending order.
     pub excluded: Option<&'a (dyn Fn(usize) -> &'a [u32] + Sync)>,
@@ -124,7 +128,8 @@ impl<'a> Filter<'a> {
         }
     }
 
-    /// Returns the items to exclude although the group differs from the query's, in ascending order.
+    /// Returns the items to exclude although the group differs from the query's, in ascending
+    /// order.
     pub(super) fn excluded(&self, query: usize) -> &[u32] {
         self.excluded.map_or(&[], |excluded| excluded(query))
     }

@@ -1,6 +1,7 @@
 //! Finds nearest neighbours from tables of keys, to be used when k is a large share of the gallery.
 //!
-//! A screen would rule out few items, and computing the remaining keys one by one costs more than computing a table.
+//! A screen would rule out few items, and computing the remaining keys one by one costs more than
+//! computing a table.
 
 use std::sync::Mutex;
 
@@ -55,7 +56,8 @@ pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sy
                     found.try_resize(keys.len(), 0)?;
                     let mut count = 0;
                     for (i, key) in keys.iter().enumerate() {
-                        // Store each index, and keep it by adding 0 or 1: a branch would often be mispredicted.
+                        // Store each index, and keep it by adding 0 or 1: a branch would often be
+                        // mispredicted.
                         found[count] = i as u32;
                         count += usize::from(*key >= least);
                     }
@@ -76,10 +78,11 @@ pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sy
 /// The number of lanes is a multiple of this, so that the compiler can use vector registers.
 const LANES: usize = 8;
 
-/// Computes a lower bound for the key of the k-th nearest item in a row of a table, where any item may be the query itself.
+/// Computes a lower bound for the key of the k-th nearest item in a row of a table, where any item
+/// may be the query itself.
 ///
-/// Each lane keeps the largest of its keys, and these belong to different items. Therefore at least k items other than
-/// the query have a key that is not smaller than the (k + 1)-th largest.
+/// Each lane keeps the largest of its keys, and these belong to different items. Therefore at least
+/// k items other than the query have a key that is not smaller than the (k + 1)-th largest.
 fn least_of_nearest(k: usize, keys: &[f64], maxima: &mut Vec<f64>, kernel: &Kernel) -> Result<f64> {
     let lanes = (2 * k + 1).next_multiple_of(LANES);
     if keys.len() < 2 * lanes {

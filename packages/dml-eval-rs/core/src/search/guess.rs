@@ -1,11 +1,14 @@
-//! Starts the search for each query from a sample of the gallery, before the screen compares all items.
+//! Starts the search for each query from a sample of the gallery, before the screen compares all
+//! items.
 //!
-//! If a search starts with no threshold, it lists a multiple of k items and computes the keys until the lists are full:
-//! `knn` of 20,000 x 128 isotropic rows takes twice as long for k = 10. The k-th largest lower bound in a sample is a
-//! correct threshold, because at least k items reach it. If k is at least `guessed_neighbours`, a higher *guess* is
-//! used: if the sample is expected to contain n of the k nearest, slightly more than n sampled values exceed the guess.
-//! The guess is too high for a few queries in a thousand; the search notices this, and compares these queries with all
-//! items. For k = 1,000 of these rows, a guess halves the time (`benchmarks/evaluator/cliffs.py rows --only knn`).
+//! If a search starts with no threshold, it lists a multiple of k items and computes the keys until
+//! the lists are full: `knn` of 20,000 x 128 isotropic rows takes twice as long for k = 10. The
+//! k-th largest lower bound in a sample is a correct threshold, because at least k items reach it.
+//! If k is at least `guessed_neighbours`, a higher *guess* is used: if the sample is expected to
+//! contain n of the k nearest, slightly more than n sampled values exceed the guess. The guess is
+//! too high for a few queries in a thousand; the search notices this, and compares these queries
+//! with all items. For k = 1,000 of these rows, a guess halves the time
+//! (`benchmarks/evaluator/cliffs.py rows --only knn`).
 
 use std::ops::Range;
 
@@ -26,13 +29,15 @@ use crate::search::cells::{Cells, Nearness, keep_larger};
 use crate::search::filter::Filter;
 use crate::side::Side;
 
-/// The expected number of neighbours in a sample, unless the sample would be too large a part of the gallery.
+/// The expected number of neighbours in a sample, unless the sample would be too large a part of
+/// the gallery.
 const SAMPLED_NEIGHBOURS: usize = 128;
 /// A guess allows for this number of standard deviations in the number of neighbours in the sample.
 const DEVIATIONS: f64 = 3.0;
 /// If several items share a lane, about one in this number of lanes contains a neighbour.
 const LANES_PER_NEIGHBOUR: usize = 8;
-/// If the threshold isn't guessed, a sample has at least `LEAST_SAMPLED` items, and `SAMPLED_PER_NEIGHBOUR` items per neighbour.
+/// If the threshold isn't guessed, a sample has at least `LEAST_SAMPLED` items, and
+/// `SAMPLED_PER_NEIGHBOUR` items per neighbour.
 const LEAST_SAMPLED: usize = 1536;
 const SAMPLED_PER_NEIGHBOUR: usize = 64;
 
@@ -40,13 +45,15 @@ const SAMPLED_PER_NEIGHBOUR: usize = 64;
 pub(super) enum Start<'a> {
     /// Use this threshold.
     Value(f32),
-    /// Use the keys of these items (with their values) to find a threshold, because the bounds for values of prefixes are wide.
+    /// Use the keys of these items (with their values) to find a threshold, because the bounds for
+    /// values of prefixes are wide.
     Items(&'a [(f32, u32)]),
 }
 
 /// A sample of panels. The panels form groups; a lane of a group keeps the largest value.
 pub(super) struct Guess {
-    /// Packed items that were drawn one by one. `None` for prefixes, which take long to pack: panels of the gallery are used.
+    /// Packed items that were drawn one by one. `None` for prefixes, which take long to pack:
+    /// panels of the gallery are used.
     packed: Option<Block>,
     /// The items that were drawn, in ascending order.
     items: Vec<u32>,
@@ -62,7 +69,8 @@ pub(super) struct Guess {
 }
 
 impl Guess {
-    /// Draws and packs a sample for k neighbours. Returns `None` if the gallery is too small, or not all items are allowed.
+    /// Draws and packs a sample for k neighbours. Returns `None` if the gallery is too small, or
+    /// not all items are allowed.
     pub fn draw<S: Space>(
         space: &S,
         packing: &impl Packing,
@@ -109,7 +117,8 @@ impl Guess {
             return Ok(Some(guess));
         }
         let drawn = collect(Random::new(4).spread(items, count * width).map(|item| item as u32))?;
-        // Columns of codes are arranged after all lanes are packed, so pack the lanes like rows first.
+        // Columns of codes are arranged after all lanes are packed, so pack the lanes like rows
+        // first.
         let is_code = packing.word() == Word::Bits;
         let axis = if is_code { Axis::Rows } else { Axis::Columns };
         let encode =
@@ -174,7 +183,8 @@ impl Guess {
         each(
             (0..rows.rows.len().div_ceil(height)).into_par_iter(),
             || {
-                // Allocate a tile, the largest value per lane with its panel, and the largest values for one row.
+                // Allocate a tile, the largest value per lane with its panel, and the largest
+                // values for one row.
                 let (largest, of_row) = (zeros(self.groups * size)?, zeros(self.groups * width)?);
                 let origins = zeros(if is_prefix { self.groups * size } else { 0 })?;
                 Ok((
@@ -190,7 +200,8 @@ impl Guess {
                 let queries = first..rows.rows.end.min(first + height);
                 let row_panel = rows.panel(panel);
                 let panels = match &cells {
-                    // Items in these cells are nearer than a random sample, so half of the panels suffice.
+                    // Items in these cells are nearer than a random sample, so half of the panels
+                    // suffice.
                     Some(cells) => {
                         cells.nearest(kernel, row_panel, queries.len(), self.count / 2, nearness)?
                     }
@@ -256,7 +267,8 @@ impl Guess {
                                 of_line.map(|(lane, (value, panel))| (*value, item(lane, panel))),
                             )?;
                         }
-                        // Use slightly more than k items, because the order by value may differ from the order by key.
+                        // Use slightly more than k items, because the order by value may differ
+                        // from the order by key.
                         let most = self.rank + self.rank / 4 + 2;
                         if found.len() > most {
                             found.select_nth_unstable_by(most - 1, |a, b| b.0.total_cmp(&a.0));
@@ -280,7 +292,8 @@ impl Guess {
     }
 }
 
-/// Replaces `largest` by the elementwise maximum, and `origins` where `values` was larger, without branches.
+/// Replaces `largest` by the elementwise maximum, and `origins` where `values` was larger, without
+/// branches.
 #[inline(always)]
 fn keep_larger_of(largest: &mut [f32], origins: &mut [u32], values: &[f32], origin: u32) {
     for ((most, from), value) in largest.iter_mut().zip(origins).zip(values) {

@@ -1,4 +1,5 @@
-//! Finds hard negatives: the nearest items with different labels, optionally only items that are less similar than a positive.
+//! Finds hard negatives: the nearest items with different labels, optionally only items that are
+//! less similar than a positive.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -67,8 +68,9 @@ pub struct Ceiling {
     pub margin: f64,
 }
 
-/// Finds the `k` nearest items that don't match, per query, as [`nearest`] does; further places are absent. If there is a bound, the
-/// scores must be lower, unless the query has no positive. If `allowed` is given, a search chooses from these items.
+/// Finds the `k` nearest items that don't match, per query, as [`nearest`] does; further places are
+/// absent. If there is a bound, the scores must be lower, unless the query has no positive. If
+/// `allowed` is given, a search chooses from these items.
 pub fn hard_negatives<S: Comparable>(
     space: &S,
     (positives, allowed): (Positives<'_>, Option<SharedLists<'_>>),
@@ -117,7 +119,8 @@ pub fn hard_negatives<S: Comparable>(
     nearest(space, k, filter, control, |query, key| space.report(query, key), reported, indices)
 }
 
-/// Computes the scores of the queries with the hardest or easiest of the listed items, or infinity if a list is empty.
+/// Computes the scores of the queries with the hardest or easiest of the listed items, or infinity
+/// if a list is empty.
 fn listed_scores<'a, S: Comparable>(
     space: &S,
     listed: impl Fn(usize) -> &'a [u32] + Sync,
@@ -145,8 +148,8 @@ fn listed_scores<'a, S: Comparable>(
     Ok(bounds)
 }
 
-/// Computes the items' scores with the hardest or easiest positive, or infinity if a positive is missing. Small classes are
-/// computed pair by pair, large classes from tables.
+/// Computes the items' scores with the hardest or easiest positive, or infinity if a positive is
+/// missing. Small classes are computed pair by pair, large classes from tables.
 fn positive_scores<S: Comparable>(
     space: &S,
     labels: &[u32],
@@ -172,7 +175,8 @@ fn positive_scores<S: Comparable>(
             let mut start = 0;
             while start < members.len() {
                 control.check()?;
-                // To compute a pair only once, compare some items with these and later items, but not with earlier ones.
+                // To compute a pair only once, compare some items with these and later items, but
+                // not with earlier ones.
                 let items = &members[start..];
                 let queries = &items[..(sizes.table_keys / items.len()).clamp(1, items.len())];
                 scores.clear();

@@ -1,4 +1,5 @@
-//! Computes the recall of an approximate index by comparing the results with the exact nearest neighbours.
+//! Computes the recall of an approximate index by comparing the results with the exact nearest
+//! neighbours.
 
 use ndarray::{ArrayView1, ArrayView2};
 use rayon::prelude::*;
@@ -15,11 +16,12 @@ use crate::side::Side;
 /// The id that an index returns in places for which it did not find an item.
 const NONE: i64 = -1;
 
-/// Computes per query the share of the first `k` found items with at least the key of the k-th nearest item. If the filter allows n < k
-/// items, the share is that of n, or NaN if n is 0.
+/// Computes per query the share of the first `k` found items with at least the key of the k-th
+/// nearest item. If the filter allows n < k items, the share is that of n, or NaN if n is 0.
 ///
-/// `found` must be of shape (queries, k or more) and contain gallery indices in the order that the index returned, or −1 if missing.
-/// The query itself is skipped in `found`; other items that the filter doesn't allow are wrong. The filter must not have bounds.
+/// `found` must be of shape (queries, k or more) and contain gallery indices in the order that the
+/// index returned, or −1 if missing. The query itself is skipped in `found`; other items that the
+/// filter doesn't allow are wrong. The filter must not have bounds.
 pub fn index_recall<S: Comparable>(
     space: &S,
     found: ArrayView2<'_, i64>,
@@ -73,7 +75,8 @@ fn check_row(
 ) -> Result<()> {
     if let Some(id) = row.iter().find(|id| **id < NONE || **id >= gallery as i64) {
         return argument(format!(
-            "found row {query} contains {id}; expected indices of the gallery, 0 to {}, or -1 for none",
+            "found row {query} contains {id}; expected indices of the gallery, 0 to {}, or -1 for \
+             none",
             gallery - 1
         ));
     }

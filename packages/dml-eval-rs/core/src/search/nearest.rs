@@ -1,4 +1,5 @@
-//! Finds exact nearest neighbours by comparing keys of items that a screen can't rule out or, if k is large, of all items.
+//! Finds exact nearest neighbours by comparing keys of items that a screen can't rule out or, if k
+//! is large, of all items.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -26,7 +27,8 @@ use crate::search::guess::{Guess, Start};
 use crate::search::places::{Nearest, Results};
 use crate::side::Side;
 
-/// Thresholds are estimated for this number of parts of a search: the last half, the quarter before, the eighth before, ….
+/// Thresholds are estimated for this number of parts of a search: the last half, the quarter
+/// before, the eighth before, ….
 const HALVES: usize = 5;
 
 /// A search in progress.
@@ -35,7 +37,8 @@ struct Search<'a, 'f> {
     filter: &'a Filter<'f>,
     guess: Option<&'a Guess>,
     lists: &'a [Mutex<Nearest>],
-    /// The smallest value per query that is listed, as float32 bits: first the guess, then the value of the k-th nearest item so far.
+    /// The smallest value per query that is listed, as float32 bits: first the guess, then the
+    /// value of the k-th nearest item so far.
     thresholds: Vec<AtomicU32>,
     /// The first threshold per query, if it comes from a sample.
     guesses: Vec<AtomicU32>,
@@ -89,7 +92,8 @@ impl Search<'_, '_> {
 }
 
 impl Observer for Search<'_, '_> {
-    /// Where the hits of each row end in the sorted hits; the hits sorted by row; and the items and keys for one query.
+    /// Where the hits of each row end in the sorted hits; the hits sorted by row; and the items and
+    /// keys for one query.
     type Buffers = (Vec<u32>, Vec<Hit>, (Vec<u32>, Keys));
 
     fn group(&self, side: Side, item: usize) -> u32 {
@@ -168,10 +172,12 @@ impl Observer for Search<'_, '_> {
     }
 }
 
-/// Finds the `k` nearest gallery items that the filter allows, per query: scores and indices, nearest first, ties by index.
+/// Finds the `k` nearest gallery items that the filter allows, per query: scores and indices,
+/// nearest first, ties by index.
 ///
-/// `scores` and `indices` have the shape (queries, k). `score` must compute a score from a query and a key. If there are fewer
-/// than k items, or the filter allows fewer, the remaining indices will be −1, but the remaining scores will not be changed.
+/// `scores` and `indices` have the shape (queries, k). `score` must compute a score from a query
+/// and a key. If there are fewer than k items, or the filter allows fewer, the remaining indices
+/// will be −1, but the remaining scores will not be changed.
 pub fn nearest<'a, S: Comparable, T: Send>(
     space: &S,
     k: usize,
@@ -204,7 +210,8 @@ pub fn nearest<'a, S: Comparable, T: Send>(
     }
 }
 
-/// Finds the `k` nearest of the allowed items per query, by computing the keys of all allowed items.
+/// Finds the `k` nearest of the allowed items per query, by computing the keys of all allowed
+/// items.
 fn nearest_allowed<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
     space: &S,
     filter: Filter<'_>,
@@ -226,8 +233,9 @@ fn nearest_allowed<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
     Ok(())
 }
 
-/// Validates rows and finds the `k` nearest gallery items per query, as [`nearest`] does. If queries are few, each gallery row
-/// is compared with all queries when the row is validated, because packing the gallery for a screen would take longer.
+/// Validates rows and finds the `k` nearest gallery items per query, as [`nearest`] does. If
+/// queries are few, each gallery row is compared with all queries when the row is validated,
+/// because packing the gallery for a screen would take longer.
 pub fn knn<'a>(
     (queries, gallery): (Matrix<'a>, Option<Matrix<'a>>),
     (similarity, precision, kernel): (Similarity, Precision, &'static Kernel),
@@ -267,7 +275,8 @@ pub fn knn<'a>(
     results.store(0, &mut lists, control, |_, _, _, _| Ok(false))
 }
 
-/// Whether tables of keys are faster than a screen, as measured in docs/internals/evaluator-speed.md.
+/// Whether tables of keys are faster than a screen, as measured in
+/// docs/internals/evaluator-speed.md.
 fn prefers_tables(k: usize, gallery: usize, control: &Control) -> bool {
     let sizes = control.sizes();
     gallery <= sizes.few_items
@@ -402,29 +411,59 @@ mod tests {
 
         #[test]
         fn neighbours_are_the_first_by_key_and_index(
-            k in 1usize..60, of_a_class in 2usize..80, is_in_order in any::<bool>(), excludes in any::<bool>(), seed in any::<u64>(),
-            (has_labels, has_lists, has_bounds, allows_some) in (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
+            k in 1usize..60, of_a_class in 2usize..80, is_in_order in any::<bool>(),
+            excludes in any::<bool>(), seed in any::<u64>(),
+            (has_labels, has_lists, has_bounds, allows_some) in
+                (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
         ) {
             let x = rows(of_a_class, is_in_order, seed);
             let own = if excludes || has_labels { OwnItem::SameIndex } else { OwnItem::Absent };
             let mut random = Random::new(seed ^ 1);
-            let labels: Vec<u32> = (0..ITEMS as u32).map(|i| if is_in_order { i % 2 } else { i / of_a_class as u32 }).collect();
-            let lists: Vec<Vec<u32>> =
-                (0..ITEMS).map(|_| (0..ITEMS as u32).filter(|_| random.below(9) == 0).collect()).collect();
+            let labels: Vec<u32> = (0..ITEMS as u32)
+                .map(|i| if is_in_order { i % 2 } else { i / of_a_class as u32 })
+                .collect();
+            let lists: Vec<Vec<u32>> = (0..ITEMS)
+                .map(|_| (0..ITEMS as u32).filter(|_| random.below(9) == 0).collect())
+                .collect();
             let some: Vec<u32> = (0..ITEMS as u32).filter(|_| random.below(4) == 0).collect();
-            let (offsets, of_queries) = ([0, 0, some.len() as u64], (0..ITEMS as u32).map(|i| u32::from(i % 50 > 0)).collect::<Vec<_>>());
-            let allowed = allows_some.then_some(SharedLists { offsets: &offsets, items: &some, lists: &of_queries });
+            let (offsets, of_queries) = (
+                [0, 0, some.len() as u64],
+                (0..ITEMS as u32).map(|i| u32::from(i % 50 > 0)).collect::<Vec<_>>(),
+            );
+            let allowed = allows_some.then_some(SharedLists {
+                offsets: &offsets,
+                items: &some,
+                lists: &of_queries,
+            });
             let mut below = Vec::new();
             let mut expected: Vec<Vec<(f64, i64)>> = Vec::new();
-            let guesses = |guess_percent| Sizes { guessed_neighbours: 1, guess_spacing: 2, guess_percent, ..Sizes::default() };
+            let guesses = |guess_percent| Sizes {
+                guessed_neighbours: 1,
+                guess_spacing: 2,
+                guess_percent,
+                ..Sizes::default()
+            };
             let whole = |sizes| Sizes { directions: Some(0), ..sizes };
             let sizes = [
-                whole(Sizes::default()), Sizes { directions: Some(30), guess_spacing: 2, ..Sizes::default() }, whole(guesses(10_000)), whole(guesses(40)),
+                whole(Sizes::default()),
+                Sizes { directions: Some(30), guess_spacing: 2, ..Sizes::default() },
+                whole(guesses(10_000)),
+                whole(guesses(40)),
             ];
-            for (kernel, sizes) in names().into_iter().flat_map(|name| sizes.clone().map(|sizes| (name, sizes))) {
+            for (kernel, sizes) in
+                names().into_iter().flat_map(|name| sizes.clone().map(|sizes| (name, sizes)))
+            {
                 let (rows, kernel) = (Matrix::F32(x.view()), select(Some(kernel)).unwrap());
                 let control = Control::traced(sizes.clone());
-                let dense = Dense::new(rows, None, Similarity::Euclidean, Precision::SixteenBit, kernel, &control).unwrap();
+                let dense = Dense::new(
+                    rows,
+                    None,
+                    Similarity::Euclidean,
+                    Precision::SixteenBit,
+                    kernel,
+                    &control,
+                )
+                .unwrap();
                 if expected.is_empty() {
                     for query in 0..ITEMS as u32 {
                         let pairs: Vec<_> = (0..ITEMS as u32).map(|item| (query, item)).collect();
@@ -440,7 +479,8 @@ mod tests {
                                 && !(has_labels && labels[other] == labels[query as usize])
                                 && !(has_lists && lists[query as usize].contains(&(other as u32)))
                                 && (!has_bounds || scores[other] < bound)
-                                && !(allows_some && (query % 50 == 0 || !some.contains(&(other as u32))))
+                                && !(allows_some
+                                    && (query % 50 == 0 || !some.contains(&(other as u32))))
                         });
                         all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
                         all.truncate(k);
@@ -456,22 +496,38 @@ mod tests {
                     below: has_bounds.then_some(&bounds),
                     allowed,
                 };
-                let results = Results { k, score: |_, key| key, scores: &mut keys, indices: &mut items };
+                let results =
+                    Results { k, score: |_, key| key, scores: &mut keys, indices: &mut items };
                 nearest_screened(&dense, filter, &control, results).unwrap();
                 if allows_some && sizes.directions == Some(0) {
                     let (mut again, mut again_items) = (vec![0.0; ITEMS * k], vec![0; ITEMS * k]);
-                    let results = Results { k, score: |_, key| key, scores: &mut again, indices: &mut again_items };
+                    let results = Results {
+                        k,
+                        score: |_, key| key,
+                        scores: &mut again,
+                        indices: &mut again_items,
+                    };
                     nearest_allowed(&dense, filter, 0, &control, results).unwrap();
                     prop_assert_eq!((&again, &again_items), (&keys, &items));
                 }
                 let found = keys.chunks(k).zip(items.chunks(k));
                 for (query, (expected, (keys, items))) in expected.iter().zip(found).enumerate() {
-                    let mut found: Vec<(f64, i64)> = keys.iter().copied().zip(items.iter().copied()).collect();
+                    let mut found: Vec<(f64, i64)> =
+                        keys.iter().copied().zip(items.iter().copied()).collect();
                     found.truncate(expected.len());
                     prop_assert!(items[expected.len()..].iter().all(|item| *item == -1));
-                    prop_assert_eq!(&found, expected, "{} {:?}, query {}", kernel.name, sizes, query);
+                    prop_assert_eq!(
+                        &found,
+                        expected,
+                        "{} {:?}, query {}",
+                        kernel.name,
+                        sizes,
+                        query
+                    );
                 }
-                let is_guessed = sizes.directions == Some(0) && k >= sizes.guessed_neighbours && !(has_labels || has_lists || has_bounds || allows_some);
+                let is_guessed = sizes.directions == Some(0)
+                    && k >= sizes.guessed_neighbours
+                    && !(has_labels || has_lists || has_bounds || allows_some);
                 prop_assert_eq!(control.paths().contains_key("thresholds guessed"), is_guessed);
             }
         }

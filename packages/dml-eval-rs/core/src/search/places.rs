@@ -10,7 +10,8 @@ use crate::error::Result;
 use crate::memory::{allocate, each};
 use crate::rows::keys::Keys;
 
-/// A key and an item as an integer that is smaller if the item is nearer. To compare integers, the CPU needs no branch.
+/// A key and an item as an integer that is smaller if the item is nearer. To compare integers, the
+/// CPU needs no branch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place(u128);
 
@@ -43,7 +44,8 @@ pub(super) fn from_descending(integer: u64) -> f64 {
 /// A place after the places of all items.
 const BEYOND: Place = Place(u128::MAX);
 
-/// Drops all but the `k` nearest and returns the k-th nearest, or `BEYOND` if there are fewer than `k`.
+/// Drops all but the `k` nearest and returns the k-th nearest, or `BEYOND` if there are fewer than
+/// `k`.
 fn cut(places: &mut Vec<Place>, k: usize) -> Place {
     if places.len() < k {
         return BEYOND;
@@ -60,11 +62,13 @@ struct Spare {
     ends: Vec<u32>,
 }
 
-/// Sorts places. A long list is first distributed over parts of the key range, as many parts as places, so most are small.
+/// Sorts places. A long list is first distributed over parts of the key range, as many parts as
+/// places, so most are small.
 fn sort(places: &mut Vec<Place>, spare: &mut Spare) -> Result<()> {
     /// Lists of fewer places are sorted directly.
     const MANY: usize = 64;
-    /// The width of the range, relative to the mean key minus the least key. All nearer places belong to the first part.
+    /// The width of the range, relative to the mean key minus the least key. All nearer places
+    /// belong to the first part.
     const RANGE: f64 = 4.0;
     let parts = places.len();
     let (least, sum) = places
@@ -100,9 +104,11 @@ pub(super) struct Nearest {
     has_first: bool,
 }
 
-/// The capacity of a list is k + k/2 + this number. In a larger list, the threshold would increase later.
+/// The capacity of a list is k + k/2 + this number. In a larger list, the threshold would increase
+/// later.
 const SPARE: usize = 4;
-/// Up to this k, lists are sorted and keep the first items. In longer lists, finding an item is slower than computing its key.
+/// Up to this k, lists are sorted and keep the first items. In longer lists, finding an item is
+/// slower than computing its key.
 const FEW: usize = 40;
 
 impl Nearest {
@@ -116,7 +122,8 @@ impl Nearest {
         size_of::<Place>() * (k + k / 2 + SPARE) + size_of::<Nearest>()
     }
 
-    /// Adds items with keys, except the query itself. Returns whether the k-th nearest is nearer than before.
+    /// Adds items with keys, except the query itself. Returns whether the k-th nearest is nearer
+    /// than before.
     #[expect(clippy::disallowed_methods, reason = "a list that is full is cut")]
     pub fn add(&mut self, items: impl IntoIterator<Item = (u32, f64)>, own: Option<u32>) -> bool {
         let before = self.worst;
@@ -130,7 +137,8 @@ impl Nearest {
                     }
                     self.worst = cut(&mut self.places, self.k);
                 } else {
-                    // Keep few places sorted, so that the threshold increases when a place is inserted.
+                    // Keep few places sorted, so that the threshold increases when a place is
+                    // inserted.
                     self.places.truncate(self.k - 1);
                     let at = self
                         .places
@@ -147,7 +155,8 @@ impl Nearest {
         self.worst != before
     }
 
-    /// Adds the first items to an empty list. Returns the key of the k-th nearest, if there are k. For a large k, drops the items.
+    /// Adds the first items to an empty list. Returns the key of the k-th nearest, if there are k.
+    /// For a large k, drops the items.
     pub fn begin(&mut self, items: impl IntoIterator<Item = (u32, f64)>) -> Option<f64> {
         self.add(items, None);
         self.has_first = self.k <= FEW;
@@ -189,7 +198,8 @@ impl Nearest {
     }
 }
 
-/// The output of a search: k scores and indices per query. `score` is used to compute a score from a query and a key.
+/// The output of a search: k scores and indices per query. `score` is used to compute a score from
+/// a query and a key.
 pub(crate) struct Results<'a, T, F> {
     pub k: usize,
     pub score: F,
@@ -198,8 +208,9 @@ pub(crate) struct Results<'a, T, F> {
 }
 
 impl<T: Send, F: Fn(usize, f64) -> T + Sync> Results<'_, T, F> {
-    /// Stores the nearest items for the queries that begin with `first`, and clears the lists. `search_again` receives
-    /// a query and the k-th nearest item, if found. When it fills the list again, it must return true.
+    /// Stores the nearest items for the queries that begin with `first`, and clears the lists.
+    /// `search_again` receives a query and the k-th nearest item, if found. When it fills the list
+    /// again, it must return true.
     pub(super) fn store(
         &mut self,
         first: usize,
@@ -257,9 +268,18 @@ mod tests {
         #[test]
         fn places_are_sorted_whatever_their_keys(
             keys in proptest::collection::vec(
-                prop_oneof![(-3i8..3).prop_map(f64::from), -1.0f64..1.0, Just(1e300), Just(-1e300), Just(1e-310)], 1..400),
+                prop_oneof![
+                    (-3i8..3).prop_map(f64::from),
+                    -1.0f64..1.0,
+                    Just(1e300),
+                    Just(-1e300),
+                    Just(1e-310),
+                ],
+                1..400,
+            ),
         ) {
-            let mut places: Vec<Place> = keys.into_iter().zip(0..).map(|(key, item)| Place::new(key, item)).collect();
+            let mut places: Vec<Place> =
+                keys.into_iter().zip(0..).map(|(key, item)| Place::new(key, item)).collect();
             places.reverse();
             let mut expected = places.clone();
             expected.sort_unstable();

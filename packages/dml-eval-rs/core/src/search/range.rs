@@ -1,4 +1,5 @@
-//! Finds all gallery items that reach a threshold: a screen is used to find candidates, then scores decide.
+//! Finds all gallery items that reach a threshold: a screen is used to find candidates, then scores
+//! decide.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -43,7 +44,8 @@ struct Search<'a, 'f, S> {
 }
 
 impl<S: Space> Search<'_, '_, S> {
-    /// Counts items, to tell whether the limit is exceeded. Items above the limit are only counted, for the error message.
+    /// Counts items, to tell whether the limit is exceeded. Items above the limit are only counted,
+    /// for the error message.
     fn exceeds(&self, items: usize) -> bool {
         self.total.fetch_add(items as u64, Relaxed) + items as u64 > self.most
     }
@@ -90,7 +92,8 @@ impl<S: Space> Observer for Search<'_, '_, S> {
         visit((lowest_value(self.space, self.threshold), f64::INFINITY));
     }
 
-    /// All queries have the same threshold, so a pair that is a hit for the row's item is a hit for the column's, too.
+    /// All queries have the same threshold, so a pair that is a hit for the row's item is a hit for
+    /// the column's, too.
     fn compares_columns(&self) -> bool {
         false
     }
@@ -133,8 +136,8 @@ fn lowest_value(space: &impl Space, threshold: f64) -> f64 {
 /// The number of sampled queries used to choose the packing.
 const SAMPLE: usize = 48;
 
-/// Finds all gallery items with a similarity of at least `threshold` (or a distance of at most `threshold`) per query.
-/// Fails if there are more than `most` in total.
+/// Finds all gallery items with a similarity of at least `threshold` (or a distance of at most
+/// `threshold`) per query. Fails if there are more than `most` in total.
 ///
 /// The filter must not have labels, lists of excluded items or bounds.
 pub fn range_search<S: Comparable>(
@@ -171,7 +174,8 @@ pub fn range_search<S: Comparable>(
         && !matches!(filter.own, OwnItem::Listed(_))
     {
         control.add_to_total(queries as u64 * (queries as u64 - 1) / 2);
-        // A pair is compared once and found for both items, so results can be sorted only after the traversal.
+        // A pair is compared once and found for both items, so results can be sorted only after the
+        // traversal.
         let all = OwnItem::Absent.into();
         let search = Search { filter: &all, ..search(0, queries)? };
         traverse_triangle(space, &packing, &search, 0..queries, 0..queries, control)?;
@@ -207,7 +211,8 @@ pub fn range_search<S: Comparable>(
     let total = total.into_inner();
     if total > most {
         return argument(format!(
-            "{total} pairs reach the threshold {given}; expected at most {most}: choose a stricter threshold, or allow more"
+            "{total} pairs reach the threshold {given}; expected at most {most}: choose a stricter \
+             threshold, or allow more"
         ));
     }
     Ok(found)

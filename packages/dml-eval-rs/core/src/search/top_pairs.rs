@@ -15,7 +15,8 @@ use crate::screen::traverse::{Observer, Task, traverse_triangle};
 use crate::search::places::{descending, from_descending};
 use crate::side::Side;
 
-/// The most similar pairs so far, as integers: a score and the pair. An integer is smaller if the pair comes first.
+/// The most similar pairs so far, as integers: a score and the pair. An integer is smaller if the
+/// pair comes first.
 struct Best {
     n: usize,
     pairs: Vec<u128>,
@@ -67,7 +68,8 @@ impl<S: Space> Observer for Search<'_, S> {
         visit((f64::from_bits(self.lowest.load(Relaxed)), f64::INFINITY));
     }
 
-    /// All items have the same threshold, so a pair that is a hit for the row's item is a hit for the column's, too.
+    /// All items have the same threshold, so a pair that is a hit for the row's item is a hit for
+    /// the column's, too.
     fn compares_columns(&self) -> bool {
         false
     }
@@ -99,7 +101,8 @@ impl<S: Space> Observer for Search<'_, S> {
     }
 }
 
-/// Finds the `n` pairs i < j of rows with the highest scores, ties by i and then by j. Returns scores and pairs.
+/// Finds the `n` pairs i < j of rows with the highest scores, ties by i and then by j. Returns
+/// scores and pairs.
 pub fn top_pairs<S: Comparable>(
     space: &S,
     n: usize,

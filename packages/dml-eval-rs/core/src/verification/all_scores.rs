@@ -13,12 +13,14 @@ use crate::rows::space::Space;
 use crate::screen::tiling::{blocks, count_pairs, reaches_above_diagonal};
 use crate::side::Side;
 
-/// The approximate number of queries that a thread takes per batch, so that the panels stay in the second-level cache.
+/// The approximate number of queries that a thread takes per batch, so that the panels stay in the
+/// second-level cache.
 const QUERIES: usize = 64;
 
-/// Computes the scores of all pairs of `queries` and the gallery. For each tile, `visit` receives a state, the queries, the
-/// items, and the scores, (queries, columns of a tile). For a single array, a tile may include pairs with a query that isn't
-/// before the item. `begin` makes the state for a group of tiles, and `end` receives the final state.
+/// Computes the scores of all pairs of `queries` and the gallery. For each tile, `visit` receives a
+/// state, the queries, the items, and the scores, (queries, columns of a tile). For a single array,
+/// a tile may include pairs with a query that isn't before the item. `begin` makes the state for a
+/// group of tiles, and `end` receives the final state.
 pub(crate) fn visit_scores<T>(
     space: &Dense<'_>,
     queries: Range<usize>,

@@ -1,7 +1,9 @@
-//! Verifies in parts: two blocks at a time, or a block with itself, in more than one pass over all pairs of blocks.
+//! Verifies in parts: two blocks at a time, or a block with itself, in more than one pass over all
+//! pairs of blocks.
 //!
-//! The first pass finds the scores of positives, and samples negatives to estimate brackets around the crossings of all levels.
-//! Later passes decide the negatives in the brackets in float64, like `decided` does, until all crossings are found.
+//! The first pass finds the scores of positives, and samples negatives to estimate brackets around
+//! the crossings of all levels. Later passes decide the negatives in the brackets in float64, like
+//! `decided` does, until all crossings are found.
 
 use crate::control::Control;
 use crate::error::Result;
@@ -18,8 +20,9 @@ use crate::verification::sample::{Bracket, estimate, sort_descending};
 use crate::verification::sieve::Sieve;
 use crate::verification::traversal::{Both, traverse};
 
-/// Finds the scores of all positives between two blocks, in ascending order, and samples negatives with a hash that ends in at least
-/// `least` zeros, at most `capacity`. `first` contains the indices of the blocks' first query and first item in all rows.
+/// Finds the scores of all positives between two blocks, in ascending order, and samples negatives
+/// with a hash that ends in at least `least` zeros, at most `capacity`. `first` contains the
+/// indices of the blocks' first query and first item in all rows.
 pub fn begin_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -33,9 +36,11 @@ pub fn begin_block(
     Ok((positives, sample_block(space, labels, first, least, capacity, control)?))
 }
 
-/// Begins to search for the scores of the negatives with `ranks` and, if `equal_errors`, for the score of equal errors.
+/// Begins to search for the scores of the negatives with `ranks` and, if `equal_errors`, for the
+/// score of equal errors.
 ///
-/// `positives` are all positives' scores in ascending order, `negatives` counts all negatives, and `sample` is some scores.
+/// `positives` are all positives' scores in ascending order, `negatives` counts all negatives, and
+/// `sample` is some scores.
 #[expect(clippy::disallowed_methods, reason = "levels are few")]
 pub fn begin_searches(
     ranks: &[u64],
@@ -72,7 +77,8 @@ pub fn observe_block(
     both.decider.finish()
 }
 
-/// Advances searches by the results of a pass over all pairs of blocks. Returns the crossings found; narrows other searches.
+/// Advances searches by the results of a pass over all pairs of blocks. Returns the crossings
+/// found; narrows other searches.
 #[expect(clippy::disallowed_methods, reason = "levels are few")]
 pub fn advance_searches(
     searches: &mut [Search],

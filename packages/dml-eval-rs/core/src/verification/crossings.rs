@@ -18,7 +18,8 @@ use crate::verification::sieve::{LISTED_MARGINS, Sieve, SievedCrossing};
 use crate::verification::slots::{Place, Slots, count_and_keep};
 use crate::verification::traversal::{Both, traverse};
 
-/// A sample to estimate brackets contains one in this number of negatives, and at least `LEAST_SAMPLE` negatives.
+/// A sample to estimate brackets contains one in this number of negatives, and at least
+/// `LEAST_SAMPLE` negatives.
 const NEGATIVES_PER_SAMPLED: u64 = 256;
 const LEAST_SAMPLE: usize = 1 << 12;
 
@@ -31,7 +32,8 @@ pub struct VerifyTasks {
     pub negatives: u64,
     /// Ranks of negatives, from 1 for the largest score to `negatives`.
     pub ranks: Vec<u64>,
-    /// Whether to find where the proportions of accepted negatives and rejected positives are equal.
+    /// Whether to find where the proportions of accepted negatives and rejected positives are
+    /// equal.
     pub equal_errors: bool,
     /// Whether to count the negatives between adjacent positives.
     pub slots: bool,
@@ -51,14 +53,15 @@ pub struct Point {
 /// The result of a verification.
 #[derive(Debug, PartialEq)]
 pub struct Verified {
-    /// The scores of the negatives at `VerifyTasks::ranks`, in this order; then, if requested, the score where errors are equal.
+    /// The scores of the negatives at `VerifyTasks::ranks`, in this order; then, if requested, the
+    /// score where errors are equal.
     pub points: Vec<Point>,
     /// The numbers of negatives between adjacent positives, if requested.
     pub slots: Option<Slots>,
 }
 
-/// Verifies all pairs of queries and items by score, or all unordered pairs of distinct items of a single array. Peers
-/// compare parts of the negatives, and all return the complete result.
+/// Verifies all pairs of queries and items by score, or all unordered pairs of distinct items of a
+/// single array. Peers compare parts of the negatives, and all return the complete result.
 pub fn verify(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -78,8 +81,8 @@ pub fn verify(
     let held = number <= most;
     if !held && (equal_errors || slots) {
         return argument(format!(
-            "there are {number} positive pairs; 'eer' and 'auc' keep the score of each, at most {most}: \
-             omit 'eer' and 'auc', or verify given pairs"
+            "there are {number} positive pairs; 'eer' and 'auc' keep the score of each, at most \
+             {most}: omit 'eer' and 'auc', or verify given pairs"
         ));
     }
     let positives =
@@ -126,7 +129,8 @@ pub fn verify(
     Ok(Verified { points, slots })
 }
 
-/// Lists the levels for `ranks`, and for equal errors if the numbers of positives and negatives are given.
+/// Lists the levels for `ranks`, and for equal errors if the numbers of positives and negatives are
+/// given.
 #[expect(clippy::disallowed_methods, reason = "levels are few")]
 pub(crate) fn levels(ranks: &[u64], equal_errors: Option<(u64, u64)>) -> Vec<Level> {
     let mut levels: Vec<Level> = ranks.iter().map(|&rank| Level::for_rank(rank)).collect();
@@ -137,12 +141,14 @@ pub(crate) fn levels(ranks: &[u64], equal_errors: Option<(u64, u64)>) -> Vec<Lev
 }
 
 impl Level {
-    /// Returns the level that is reached by the negative with this rank, counted from the largest score.
+    /// Returns the level that is reached by the negative with this rank, counted from the largest
+    /// score.
     fn for_rank(rank: u64) -> Level {
         Level { negative: 1, positive: 0, total: u128::from(rank) }
     }
 
-    /// Returns the level at which the proportions of accepted negatives and accepted positives add up to 1.
+    /// Returns the level at which the proportions of accepted negatives and accepted positives add
+    /// up to 1.
     fn for_equal_errors(positives: u64, negatives: u64) -> Level {
         Level {
             negative: positives,
@@ -183,8 +189,9 @@ impl Finding<'_, '_> {
         Ok((collect(self.levels.iter().map(bracket))?, sample))
     }
 
-    /// Counts the negatives between adjacent positives, which shows between which positives a crossing is. The crossing is then
-    /// found in the kept scores, if these include all negatives between these positives.
+    /// Counts the negatives between adjacent positives, which shows between which positives a
+    /// crossing is. The crossing is then found in the kept scores, if these include all negatives
+    /// between these positives.
     fn among_slots(&self) -> Result<(Vec<Crossing>, Slots)> {
         let &Finding { space, labels, positives, peers, control, .. } = self;
         let (brackets, sample) = self.estimate()?;
@@ -235,8 +242,8 @@ impl Finding<'_, '_> {
         self.decide(full(self.levels.len(), None)?, searches, Some((&brackets, sample)))
     }
 
-    /// Finds the remaining crossings. Given brackets and a sample, uses a sieve for brackets with so few negatives that the
-    /// lists fit, and searches for the other crossings.
+    /// Finds the remaining crossings. Given brackets and a sample, uses a sieve for brackets with
+    /// so few negatives that the lists fit, and searches for the other crossings.
     #[expect(clippy::disallowed_methods, reason = "levels are few")]
     fn decide(
         &self,
@@ -296,7 +303,8 @@ impl Finding<'_, '_> {
     }
 }
 
-/// Chooses the brackets with negatives to be listed, given the estimated sizes: the smallest brackets that fit.
+/// Chooses the brackets with negatives to be listed, given the estimated sizes: the smallest
+/// brackets that fit.
 #[expect(clippy::disallowed_methods, reason = "levels are few")]
 fn choose_listed(sizes: &[f64], capacity: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();

@@ -27,7 +27,8 @@ impl Curve {
     }
 }
 
-/// Computes the curve for [`Slots`](crate::Slots), with corners before and at all scores of positives.
+/// Computes the curve for [`Slots`](crate::Slots), with corners before and at all scores of
+/// positives.
 pub fn roc_curve(scores: &[f64], positives: &[u64], negatives: &[u64]) -> Result<Curve> {
     let n = scores.len();
     if positives.len() != n || negatives.len() != 2 * n + 1 {
@@ -86,7 +87,8 @@ mod tests {
                 .map(|c| ((c.0, c.1), c.2))
                 .collect::<Vec<_>>()
         );
-        // The positives at 2 and 3 are above three negatives; those at 1 are above one, and equal to two.
+        // The positives at 2 and 3 are above three negatives; those at 1 are above one, and equal
+        // to two.
         assert_eq!(curve.twice_right, 2 * (3 + 3 + 2) + 2 * 2);
         assert!(roc_curve(&[1.0], &[1], &[1, 0]).is_err());
     }

@@ -1,8 +1,10 @@
-//! Finds crossings that the screen can't find, mostly because a great number of scores are equal. In each traversal, float64
-//! decides all negatives near a bracket, and the bracket shrinks, until it contains only the crossing.
+//! Finds crossings that the screen can't find, mostly because a great number of scores are equal.
+//! In each traversal, float64 decides all negatives near a bracket, and the bracket shrinks, until
+//! it contains only the crossing.
 //!
-//! A bracket keeps a limited number of scores: the fuller it is, the more zeros the hash of a pair must end in to be kept. The
-//! kept scores are a sample to estimate the next bracket, or all scores, which determine the crossing.
+//! A bracket keeps a limited number of scores: the fuller it is, the more zeros the hash of a pair
+//! must end in to be kept. The kept scores are a sample to estimate the next bracket, or all
+//! scores, which determine the crossing.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -55,7 +57,8 @@ pub(crate) struct Decider<'a, 'rows> {
     space: &'a Dense<'rows>,
     pub labels: &'a PairLabels<'a>,
     searches: &'a [Search],
-    /// Per search, the range of products that scores in the bracket can have. A screened value is a product plus `offset`.
+    /// Per search, the range of products that scores in the bracket can have. A screened value is a
+    /// product plus `offset`.
     open: Vec<(f32, f32)>,
     offset: f64,
     observed: Vec<Counters>,
@@ -77,7 +80,8 @@ impl Search {
         }
     }
 
-    /// Uses the result of a traversal to return the crossing, or to narrow the range that includes it.
+    /// Uses the result of a traversal to return the crossing, or to narrow the range that includes
+    /// it.
     pub fn advance(&mut self, observed: Observed, positives: &[f64]) -> Result<Option<Crossing>> {
         let Search { level, outer, inner: (low, high) } = *self;
         let Observed { above, inside, kept: HashedScores { scores, zeros } } = observed;
@@ -145,7 +149,8 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         })
     }
 
-    /// Takes the scores of `pairs` from a table of all pairs in the task, or returns false if this would be slower.
+    /// Takes the scores of `pairs` from a table of all pairs in the task, or returns false if this
+    /// would be slower.
     fn take_from_table(
         &self,
         task: &Task<'_>,

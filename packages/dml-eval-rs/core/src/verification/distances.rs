@@ -1,4 +1,5 @@
-//! Verifies codes by distance. Distances are few, so two histograms contain all that a verification can ask for.
+//! Verifies codes by distance. Distances are few, so two histograms contain all that a verification
+//! can ask for.
 
 use std::sync::Mutex;
 
@@ -29,8 +30,8 @@ pub struct Distances {
     pub negatives: Vec<u64>,
 }
 
-/// Counts all pairs of queries and items by distance, or all unordered pairs of distinct items of a single array. Peers count
-/// parts, and all return the complete result.
+/// Counts all pairs of queries and items by distance, or all unordered pairs of distinct items of a
+/// single array. Peers count parts, and all return the complete result.
 pub fn count_distances(
     space: &Codes<'_>,
     labels: &PairLabels<'_>,

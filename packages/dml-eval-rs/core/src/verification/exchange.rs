@@ -14,8 +14,9 @@ fn reject<T>(message: &str) -> Result<T> {
     )))
 }
 
-/// Joins the lists of all ranks, and adds up the counts. If the lists contain more than `capacity` negatives in total, the longest
-/// lists are dropped. `rows` and `items` are the sizes of both sides.
+/// Joins the lists of all ranks, and adds up the counts. If the lists contain more than `capacity`
+/// negatives in total, the longest lists are dropped. `rows` and `items` are the sizes of both
+/// sides.
 pub(crate) fn exchange_sieved(
     mut sieved: Vec<Sieved>,
     capacity: usize,

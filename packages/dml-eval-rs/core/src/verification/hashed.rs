@@ -1,4 +1,5 @@
-//! Samples pairs by a hash, so the sample does not depend on the order, or on the division into blocks or over processes.
+//! Samples pairs by a hash, so the sample does not depend on the order, or on the division into
+//! blocks or over processes.
 
 use crate::control::Control;
 use crate::error::Result;
@@ -32,7 +33,8 @@ pub struct HashedScores {
 }
 
 impl HashedScores {
-    /// Adds scores. When there are more than `capacity`, requires more zeros and drops scores, until they fit.
+    /// Adds scores. When there are more than `capacity`, requires more zeros and drops scores,
+    /// until they fit.
     pub fn append(&mut self, scores: &[(f64, u64)], capacity: usize) -> Result<()> {
         let zeros = self.zeros;
         let kept = || scores.iter().filter(|(_, hash)| hash.trailing_zeros() >= zeros);
@@ -55,11 +57,13 @@ impl HashedScores {
     }
 }
 
-/// Samples the negatives of two blocks, or of a single block: at most `capacity` with a hash that ends in at least `least` zeros. `first`
-/// contains the indices of the first query and the first item in the full sides.
+/// Samples the negatives of two blocks, or of a single block: at most `capacity` with a hash that
+/// ends in at least `least` zeros. `first` contains the indices of the first query and the first
+/// item in the full sides.
 ///
-/// The hash is an exclusive or, so it ends in z zeros if the hashes of query and item agree in the last z bits. These bits
-/// divide both sides into 2^z buckets, and a table of scores is computed per pair of buckets with equal bits.
+/// The hash is an exclusive or, so it ends in z zeros if the hashes of query and item agree in the
+/// last z bits. These bits divide both sides into 2^z buckets, and a table of scores is computed
+/// per pair of buckets with equal bits.
 pub fn sample_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,

@@ -11,7 +11,8 @@ pub struct Level {
     pub total: u128,
 }
 
-/// The score at which a level is reached, with counts of the negatives above this score, and with at least this score.
+/// The score at which a level is reached, with counts of the negatives above this score, and with
+/// at least this score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossing {
     /// The largest score of any pair at which the level is reached.
@@ -30,13 +31,15 @@ impl Level {
             >= self.total
     }
 
-    /// Whether all pairs with a score of at least `score` reach the level; `negatives` is the number of negatives in these pairs.
+    /// Whether all pairs with a score of at least `score` reach the level; `negatives` is the
+    /// number of negatives in these pairs.
     pub(crate) fn reached_at(self, score: f64, negatives: u64, positives: &[f64]) -> bool {
         let below = positives.partition_point(|p| *p < score);
         self.reached(negatives, (positives.len() - below) as u64)
     }
 
-    /// Whether all pairs with a score above `score` reach the level; `negatives` is the number of negatives in these pairs.
+    /// Whether all pairs with a score above `score` reach the level; `negatives` is the number of
+    /// negatives in these pairs.
     pub(crate) fn reached_above(self, score: f64, negatives: u64, positives: &[f64]) -> bool {
         let below = positives.partition_point(|p| *p <= score);
         self.reached(negatives, (positives.len() - below) as u64)
@@ -44,8 +47,9 @@ impl Level {
 
     /// Finds the crossing if it is between `low` and `high`.
     ///
-    /// `positives` are all positives in ascending order. `negatives` must include all negatives in the range, and may include
-    /// others, sorted by `score` in descending order. `above` is the number of other negatives above the range.
+    /// `positives` are all positives in ascending order. `negatives` must include all negatives in
+    /// the range, and may include others, sorted by `score` in descending order. `above` is the
+    /// number of other negatives above the range.
     pub(crate) fn cross<T>(
         self,
         above: u64,
@@ -100,17 +104,32 @@ mod tests {
             let negatives: Vec<f64> = negatives.into_iter().map(f64::from).collect();
             let positives: Vec<f64> = positives.into_iter().map(f64::from).collect();
             let all = weights.0 * negatives.len() as u64 + weights.1 * positives.len() as u64;
-            let level = Level { negative: weights.0, positive: weights.1, total: ((all as f64 * share) as u128).max(1) };
+            let level = Level {
+                negative: weights.0,
+                positive: weights.1,
+                total: ((all as f64 * share) as u128).max(1),
+            };
             let weight = |score: f64| {
                 let count = |scores: &[f64]| scores.iter().filter(|s| **s >= score).count() as u64;
                 u128::from(weights.0 * count(&negatives) + weights.1 * count(&positives))
             };
             let scores = negatives.iter().chain(positives.iter().filter(|_| weights.1 > 0));
-            let expected = scores.copied().filter(|s| weight(*s) >= level.total).fold(f64::NEG_INFINITY, f64::max);
-            let found = level.cross(0, &negatives, |n| *n, &positives, f64::NEG_INFINITY, f64::INFINITY).unwrap();
+            let expected = scores
+                .copied()
+                .filter(|s| weight(*s) >= level.total)
+                .fold(f64::NEG_INFINITY, f64::max);
+            let found = level
+                .cross(0, &negatives, |n| *n, &positives, f64::NEG_INFINITY, f64::INFINITY)
+                .unwrap();
             prop_assert_eq!(found.score, expected);
-            prop_assert_eq!(found.above, negatives.iter().filter(|n| **n > expected).count() as u64);
-            prop_assert_eq!(found.at_least, negatives.iter().filter(|n| **n >= expected).count() as u64);
+            prop_assert_eq!(
+                found.above,
+                negatives.iter().filter(|n| **n > expected).count() as u64
+            );
+            prop_assert_eq!(
+                found.at_least,
+                negatives.iter().filter(|n| **n >= expected).count() as u64
+            );
         }
     }
 }

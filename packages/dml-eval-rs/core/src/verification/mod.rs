@@ -1,8 +1,9 @@
 //! Verification: pairs that thresholds accept, among all pairs of queries and items.
 //!
-//! A pair is positive if the labels are equal, otherwise negative. A *level* asks for a *crossing*: the score at which the
-//! numbers of accepted negatives and positives reach a total. `sieve` finds it in a screened traversal, or `decided` if the screen
-//! can't. `slots` counts the negatives between adjacent positives. `blocks` compares blocks in many passes; `distances` is for codes.
+//! A pair is positive if the labels are equal, otherwise negative. A *level* asks for a *crossing*:
+//! the score at which the numbers of accepted negatives and positives reach a total. `sieve` finds
+//! it in a screened traversal, or `decided` if the screen can't. `slots` counts the negatives
+//! between adjacent positives. `blocks` compares blocks in many passes; `distances` is for codes.
 
 mod all_scores;
 pub(crate) mod blocks;

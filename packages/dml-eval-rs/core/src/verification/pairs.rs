@@ -78,7 +78,8 @@ impl PairLabels<'_> {
             .is_some_and(|(queries, gallery)| queries[query as usize] == gallery[item as usize])
     }
 
-    /// Whether to count this pair: for a single array, unordered pairs of distinct items count once.
+    /// Whether to count this pair: for a single array, unordered pairs of distinct items count
+    /// once.
     pub(crate) fn counts(&self, query: u32, item: u32) -> bool {
         self.gallery.is_some() || query < item
     }
@@ -90,14 +91,16 @@ impl PairLabels<'_> {
         usize::from(is_same) * (1 + usize::from(self.is_excluded(query, item)))
     }
 
-    /// Calls `receive` with the scores of all positive pairs, in parts. For a single array, unordered pairs are included once.
+    /// Calls `receive` with the scores of all positive pairs, in parts. For a single array,
+    /// unordered pairs are included once.
     pub(crate) fn for_positives(
         &self,
         space: &Dense<'_>,
         control: &Control,
         mut receive: impl FnMut(&[f64]) -> Result<()>,
     ) -> Result<()> {
-        // Smaller classes than `least` don't use a table. About `held` scores are in memory, in addition to those that are kept.
+        // Smaller classes than `least` don't use a table. About `held` scores are in memory, in
+        // addition to those that are kept.
         let (least, held) = (control.sizes().class_table, control.sizes().table_keys);
         let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
         let classes = self.queries.iter().max().map_or(0, |l| l + 1);
@@ -184,7 +187,8 @@ pub fn pair_scores(space: &Dense<'_>, pairs: &[(u32, u32)], control: &Control) -
     )
 }
 
-/// Computes the scores of `pairs` (query, gallery item) in a space of codes. A score is minus the distance.
+/// Computes the scores of `pairs` (query, gallery item) in a space of codes. A score is minus the
+/// distance.
 pub fn code_pair_scores(
     space: &Codes<'_>,
     pairs: &[(u32, u32)],

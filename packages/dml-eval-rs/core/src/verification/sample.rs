@@ -10,15 +10,18 @@ use crate::side::Side;
 use crate::verification::level::Level;
 use crate::verification::pairs::PairLabels;
 
-/// A bracket extends to both sides by this number of standard deviations of a sampled rank, plus `LEAST` ranks.
+/// A bracket extends to both sides by this number of standard deviations of a sampled rank, plus
+/// `LEAST` ranks.
 const DEVIATIONS: f64 = 5.0;
 /// See `DEVIATIONS`.
 const LEAST: f64 = 8.0;
 
-/// Samples the scores of about `size` negatives, in descending order. Returns `None` if there are hardly more pairs.
+/// Samples the scores of about `size` negatives, in descending order. Returns `None` if there are
+/// hardly more pairs.
 ///
-/// Both sides are shuffled and divided into equal numbers of blocks, and a block of queries is compared with a single block of
-/// items. So all items occur equally often, which gives a smaller error than independent pairs, and rows are read only once.
+/// Both sides are shuffled and divided into equal numbers of blocks, and a block of queries is
+/// compared with a single block of items. So all items occur equally often, which gives a smaller
+/// error than independent pairs, and rows are read only once.
 pub(crate) fn draw(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -46,7 +49,8 @@ pub(crate) fn draw(
         collect(queries.iter().copied())?
     };
     let block = |order: &[u32], b: usize| order.len() * b / blocks..order.len() * (b + 1) / blocks;
-    // For a single array, pair blocks with the next block, so that items aren't compared with themselves.
+    // For a single array, pair blocks with the next block, so that items aren't compared with
+    // themselves.
     let pair = |b: usize| (block(&queries, b), block(&gallery, (b + 1) % blocks));
     // Blocks are rounded up, so there are slightly more scores than requested.
     let mut sample = allocate((0..blocks).map(|b| pair(b).0.len() * pair(b).1.len()).sum())?;
@@ -79,8 +83,9 @@ pub(crate) struct Bracket {
     pub high: f64,
 }
 
-/// Estimates where a level is reached, from a descending sample of the negatives in a range: `inside` negatives are in the range,
-/// and `above` negatives are above the range. If the level isn't reached inside the sample, the bracket is open.
+/// Estimates where a level is reached, from a descending sample of the negatives in a range:
+/// `inside` negatives are in the range, and `above` negatives are above the range. If the level
+/// isn't reached inside the sample, the bracket is open.
 pub(crate) fn estimate(
     level: Level,
     sample: &[f64],
@@ -110,7 +115,8 @@ pub(crate) fn estimate(
     }
 }
 
-/// Returns the proportion of a descending sample that is in a bracket, after widening the bracket by `wide`.
+/// Returns the proportion of a descending sample that is in a bracket, after widening the bracket
+/// by `wide`.
 pub(crate) fn share_inside(sample: &[f64], bracket: &Bracket, wide: f64) -> f64 {
     let first = sample.partition_point(|score| *score > bracket.high + wide);
     let end = sample.partition_point(|score| *score >= bracket.low - wide);

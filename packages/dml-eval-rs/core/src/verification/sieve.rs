@@ -1,8 +1,9 @@
-//! Finds crossings in a single screened traversal: negatives above a bracket are counted, negatives inside are listed, and float64
-//! decides those near the crossing.
+//! Finds crossings in a single screened traversal: negatives above a bracket are counted, negatives
+//! inside are listed, and float64 decides those near the crossing.
 //!
-//! If screened scores are off by at most m, so is the screened crossing s, and the exact crossing is within s ± m. Screened
-//! scores above s + 2m are certainly above the crossing, and scores below s − 2m below. For all others, exact scores are computed.
+//! If screened scores are off by at most m, so is the screened crossing s, and the exact crossing
+//! is within s ± m. Screened scores above s + 2m are certainly above the crossing, and scores below
+//! s − 2m below. For all others, exact scores are computed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -27,13 +28,15 @@ pub(crate) struct Listed {
     pub pair: (u32, u32),
 }
 
-/// The result of a traversal for a bracket: how many negatives are above, and the negatives inside (`None` if too many).
+/// The result of a traversal for a bracket: how many negatives are above, and the negatives inside
+/// (`None` if too many).
 pub(crate) struct Sieved {
     pub above: u64,
     pub inside: Option<Vec<Listed>>,
 }
 
-/// Brackets are widened by this number of margins on both sides, to list all negatives within two margins of a crossing.
+/// Brackets are widened by this number of margins on both sides, to list all negatives within two
+/// margins of a crossing.
 pub(crate) const LISTED_MARGINS: f64 = 2.0;
 
 /// Counts and lists of a traversal, for multiple brackets.
@@ -46,7 +49,8 @@ pub(crate) struct Sieve {
     lists: Mutex<Lists>,
 }
 
-/// The negatives per bracket. If all lists together exceed `capacity`, the longest is dropped and becomes `None`.
+/// The negatives per bracket. If all lists together exceed `capacity`, the longest is dropped and
+/// becomes `None`.
 struct Lists {
     lists: Vec<Option<Vec<Listed>>>,
     capacity: usize,
@@ -154,7 +158,8 @@ pub(crate) struct SievedCrossing<'a, 'rows> {
 }
 
 impl SievedCrossing<'_, '_> {
-    /// Finds the crossing of a level after the traversal, or `None` if it wasn't in the bracket, or if the limit was exceeded.
+    /// Finds the crossing of a level after the traversal, or `None` if it wasn't in the bracket, or
+    /// if the limit was exceeded.
     pub fn find(
         &self,
         level: Level,

@@ -1,7 +1,9 @@
-//! Counts the negatives between adjacent positives. These exact counts give the ROC curve, the area under the curve, and every crossing.
+//! Counts the negatives between adjacent positives. These exact counts give the ROC curve, the area
+//! under the curve, and every crossing.
 //!
-//! The positives are divided into parts of equal size. The negatives are collected in a list per part, and counted when
-//! the list is full, so that the part and the counts stay in a core's caches. Memory limits the speed, so lines are prefetched.
+//! The positives are divided into parts of equal size. The negatives are collected in a list per
+//! part, and counted when the list is full, so that the part and the counts stay in a core's
+//! caches. Memory limits the speed, so lines are prefetched.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
@@ -20,15 +22,18 @@ use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::PairLabels;
 use crate::verification::sample::Bracket;
 
-/// The cells per number of a `Ladder`: of the ladder that finds a score's part, and of a part's ladder of positives.
+/// The cells per number of a `Ladder`: of the ladder that finds a score's part, and of a part's
+/// ladder of positives.
 const CELLS_PER_PART: usize = 8;
 const CELLS_PER_POSITIVE: usize = 4;
-/// In `Ladder::before`, `OPEN_CELL` marks a cell with numbers, and the bits `BEFORE` count the numbers in lower cells.
+/// In `Ladder::before`, `OPEN_CELL` marks a cell with numbers, and the bits `BEFORE` count the
+/// numbers in lower cells.
 const OPEN_CELL: u16 = 1 << 15;
 const BEFORE: u16 = OPEN_CELL - 1;
 /// The number of scores whose cells are computed together.
 const CHUNK: usize = 32;
-/// A score is compared with this number of positives at once: more comparisons are faster than a mispredicted branch.
+/// A score is compared with this number of positives at once: more comparisons are faster than a
+/// mispredicted branch.
 const TOGETHER: usize = 4;
 /// The maximum number of scores that wait to be compared with the positives in the cells.
 const OPEN: usize = 8 * CHUNK;
@@ -36,7 +41,8 @@ const OPEN: usize = 8 * CHUNK;
 const COUNTER_BYTES: usize = 48 << 20;
 /// The length of a thread's list for a part.
 const SHORT: usize = 128;
-/// With more parts than this, parts get larger instead, so that a thread's short lists stay in a core's second-level cache.
+/// With more parts than this, parts get larger instead, so that a thread's short lists stay in a
+/// core's second-level cache.
 const PARTS: usize = 256;
 
 /// Counts of positives and negatives by score.
@@ -46,7 +52,8 @@ pub struct Slots {
     pub scores: Vec<f64>,
     /// The number of positives per score.
     pub positives: Vec<u64>,
-    /// The numbers of negatives below the first score, equal to it, between the first and the second, and so on, and above the last.
+    /// The numbers of negatives below the first score, equal to it, between the first and the
+    /// second, and so on, and above the last.
     pub negatives: Vec<u64>,
 }
 
@@ -132,11 +139,13 @@ impl<'a> Ladder<'a> {
     #[inline(always)]
     fn cell(&self, score: f64) -> usize {
         let at = ((score - self.lowest) * self.scale).clamp(0.0, self.last as f64);
-        // Adding 2⁵² puts the integer into the lowest bits. This is faster than a cast, which handles numbers out of range.
+        // Adding 2⁵² puts the integer into the lowest bits. This is faster than a cast, which
+        // handles numbers out of range.
         (at + (1u64 << 52) as f64).to_bits() as usize & self.last
     }
 
-    /// Halves the candidates in a score's cell until at most `most` are left. Returns how many numbers come before these.
+    /// Halves the candidates in a score's cell until at most `most` are left. Returns how many
+    /// numbers come before these.
     #[inline(always)]
     fn halve(&self, score: f64, mut before: usize, most: usize) -> usize {
         let mut rest = self.most;
@@ -155,7 +164,8 @@ impl<'a> Ladder<'a> {
 struct Part<'a> {
     ladder: Ladder<'a>,
     scores: usize,
-    /// A list per thread, and counts: the negatives between the part's distinct scores, then the negatives equal to a score.
+    /// A list per thread, and counts: the negatives between the part's distinct scores, then the
+    /// negatives equal to a score.
     copies: Vec<(Mutex<List>, Mutex<Vec<u64>>)>,
 }
 
@@ -189,7 +199,8 @@ impl Work for Count<'_, '_> {
             let mut cells = [0; CHUNK];
             cells.iter_mut().zip(chunk).for_each(|(cell, score)| *cell = ladder.cell(*score));
             for (score, cell) in chunk.iter().zip(cells) {
-                // If a cell does not contain positives, all scores in it are between the same positives.
+                // If a cell does not contain positives, all scores in it are between the same
+                // positives.
                 let is_open = before[cell] / OPEN_CELL;
                 between[usize::from(before[cell] & BEFORE)] += u64::from(1 - is_open);
                 open[waiting % OPEN] = (*score, before[cell]);
@@ -204,7 +215,8 @@ impl Work for Count<'_, '_> {
 }
 
 impl Ladder<'_> {
-    /// Counts scores between two numbers or equal to a number, given the count of numbers in lower cells.
+    /// Counts scores between two numbers or equal to a number, given the count of numbers in lower
+    /// cells.
     #[inline(always)]
     fn compare(&self, open: &[(f64, u16)], between: &mut [u64], equal: &mut [u64]) {
         for &(score, before) in open {
@@ -295,13 +307,15 @@ impl Counter<'_> {
         }
     }
 
-    /// Moves a short list to the list of the part, and counts this list when the next short list might not fit.
+    /// Moves a short list to the list of the part, and counts this list when the next short list
+    /// might not fit.
     #[inline(never)]
     fn flush(&self, lists: &mut Lists, part: usize) {
         let added = std::mem::take(&mut lists.lengths[part]) as usize;
         let mut list = lock(&self.parts[part].copies[lists.copy].0);
         let List { scores, number } = &mut *list;
-        // Copy the short list in full, even if it is only partly used, because copies of fixed length do not need calls.
+        // Copy the short list in full, even if it is only partly used, because copies of fixed
+        // length do not need calls.
         scores[*number..][..SHORT].copy_from_slice(&lists.scores[part]);
         *number += added;
         if *number + SHORT > self.longest {
@@ -369,7 +383,8 @@ impl Work for Add<'_> {
             for (scores, others) in
                 line[first..items.len()].chunks(CHUNK).zip(others[first..].chunks(CHUNK))
             {
-                // Store all scores without a branch, but advance only after a negative, so the next score replaces a positive.
+                // Store all scores without a branch, but advance only after a negative, so the next
+                // score replaces a positive.
                 let (fresh, mut waiting) = (&mut lists.fresh, lists.waiting);
                 for (score, other) in scores.iter().zip(others) {
                     fresh[waiting % (2 * CHUNK)] = *score;
@@ -386,8 +401,8 @@ impl Work for Add<'_> {
     }
 }
 
-/// Counts the negatives between adjacent positives. `positives` must be sorted in ascending order, and not empty. With peers,
-/// each process counts a part, and all return the complete result.
+/// Counts the negatives between adjacent positives. `positives` must be sorted in ascending order,
+/// and not empty. With peers, each process counts a part, and all return the complete result.
 pub fn count_slots(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -398,8 +413,9 @@ pub fn count_slots(
     count_and_keep(space, labels, positives, &[], peers, control).map(|(slots, _)| slots)
 }
 
-/// Counts like [`count_slots`], but also between the ends of brackets, and keeps a bracket's negatives if they don't exceed the
-/// number given with the bracket. Each process keeps only negatives in its part.
+/// Counts like [`count_slots`], but also between the ends of brackets, and keeps a bracket's
+/// negatives if they don't exceed the number given with the bracket. Each process keeps only
+/// negatives in its part.
 pub(crate) fn count_and_keep(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,

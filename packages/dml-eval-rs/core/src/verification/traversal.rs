@@ -62,7 +62,8 @@ impl Observer for Both<'_, '_> {
     }
 }
 
-/// Shows both receivers the screened values of all pairs, or of all unordered pairs of a single array. Peers take parts.
+/// Shows both receivers the screened values of all pairs, or of all unordered pairs of a single
+/// array. Peers take parts.
 pub(crate) fn traverse(
     space: &Dense<'_>,
     packing: &DensePacking<'_, '_>,

@@ -18,14 +18,15 @@ else:
 class RetrievalCallback(Callback):
     """A callback to gather an epoch's embeddings from all ranks, and log exact metrics.
 
-    `validation_step` and `test_step` must return ``{"embeddings": (B, D), "labels": (B,)}``, and can also return
-    ``"groups"`` and ``"indices"``, see `RetrievalMetric.update`. When a distributed sampler is used, return indices to
-    drop repeated items. Data loaders are measured separately.
+    `validation_step` and `test_step` must return ``{"embeddings": (B, D), "labels": (B,)}``, and
+    can also return ``"groups"`` and ``"indices"``, see `RetrievalMetric.update`. When a distributed
+    sampler is used, return indices to drop repeated items. Data loaders are measured separately.
 
     Args:
-        options: options of `dml_eval_rs.evaluate`, for example ``{"metrics": ("recall@1", "map@r")}``.
-        prefixes: prefixes of the logged names in validation and test, for example ``"val/recall@1"``. If there is a
-            second data loader, names end in ``/loader_1``.
+        options: options of `dml_eval_rs.evaluate`, for example
+            ``{"metrics": ("recall@1", "map@r")}``.
+        prefixes: prefixes of the logged names in validation and test, for example
+            ``"val/recall@1"``. If there is a second data loader, names end in ``/loader_1``.
 
     Raises:
         TypeError, ValueError: as `evaluate`, if options are wrong.

@@ -1,4 +1,5 @@
-"""A replacement for OML's `EmbeddingMetrics`, with equal values, computed from exact counts over the gallery.
+"""A replacement for OML's `EmbeddingMetrics`, with equal values, computed from exact counts over
+the gallery.
 
 Shapes: `L` items in the data set, `Q` queries, `G` gallery, `R` matches per query.
 """
@@ -24,13 +25,16 @@ from dml_eval_rs.retrieval import Options, evaluate
 
 
 class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
-    """A metric with the arguments, protocol and values of OML's metric, except if a query does not have a match.
+    """A metric with the arguments, protocol and values of OML's metric, except if a query does not
+    have a match.
 
-    cmc@k, precision@k (over min(k, R)) and map@k (over the matches in the first k) are measured by Euclidean distance.
-    Items in the query's sequence are excluded. Queries without a match count as 0; OML's precision would be NaN.
+    cmc@k, precision@k (over min(k, R)) and map@k (over the matches in the first k) are measured by
+    Euclidean distance. Items in the query's sequence are excluded. Queries without a match count as
+    0; OML's precision would be NaN.
 
     Args:
-        args, kwargs: arguments of `oml.metrics.EmbeddingMetrics`, except `fmr_vals` and `postprocessor`.
+        args, kwargs: arguments of `oml.metrics.EmbeddingMetrics`, except `fmr_vals` and
+            `postprocessor`.
 
     Attributes:
         evaluation: the last `dml_eval_rs` `Evaluation`, or None.
@@ -46,16 +50,18 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
         self.evaluation: Evaluation | None = None
         if self.fmr_vals:
             raise ValueError(
-                f"fmr_vals is {self.fmr_vals}; expected none: use dml_eval_rs.verify(..., metrics='tar@far=...'), "
-                "where TAR is 1 - FNMR"
+                f"fmr_vals is {self.fmr_vals}; expected none: use dml_eval_rs.verify(..., "
+                "metrics='tar@far=...'), where TAR is 1 - FNMR"
             )
         if self.postprocessor is not None:
             raise ValueError(
-                f"postprocessor is a {type(self.postprocessor).__name__}; expected None, because items are only counted"
+                f"postprocessor is a {type(self.postprocessor).__name__}; expected None, because "
+                "items are only counted"
             )
 
     def compute_metrics(self) -> dict[str, Any]:
-        """Measure all items, and return category → metric → k → mean; ``"OVERALL"`` contains all queries.
+        """Measure all items, and return category → metric → k → mean; ``"OVERALL"`` contains all
+        queries.
 
         Raises:
             ValueError: if the embeddings of some items are not given yet.

@@ -1,4 +1,5 @@
-"""A replacement for pytorch-metric-learning's `AccuracyCalculator`, with identical arguments, results and meaning.
+"""A replacement for pytorch-metric-learning's `AccuracyCalculator`, with identical arguments,
+results and meaning.
 
 Shapes: `Q` queries, `G` reference, `D` dim, `R` matches per query.
 """
@@ -29,19 +30,24 @@ _METRICS = (*_CLUSTERING, *_RETRIEVAL)
 
 
 class AccuracyCalculator:
-    """A calculator for pytorch-metric-learning's metrics that counts exactly; memory does not grow with Q × G.
+    """A calculator for pytorch-metric-learning's metrics that counts exactly; memory does not grow
+    with Q × G.
 
     Args:
         include, exclude: names of the metrics to calculate (by default all), and names to omit.
         avg_of_avgs: whether to average per class, and return the average of these averages.
         return_per_class: whether to return a list with an average per class, sorted by label.
-        k: the number of neighbours to use. By default, all of the reference; ``"max_bin_count"`` for the largest R.
-        label_comparison_fn: called with tensors of a query's label (1, ...) and reference labels (G, ...). It should
-            return (G,) booleans: whether labels match. Needs torch; can't be used with NMI and AMI.
+        k: the number of neighbours to use. By default, all of the reference; ``"max_bin_count"``
+            for the largest R.
+        label_comparison_fn: called with tensors of a query's label (1, ...) and reference labels
+            (G, ...). It should return (G,) booleans: whether labels match. Needs torch; can't be
+            used with NMI and AMI.
         device: ignored; metrics are calculated on the CPU.
         knn_func: must be None; use `similarity` to choose the order.
-        kmeans_func: called with the queries and a number of clusters. Should return (Q,) clusters; by default `kmeans`.
-        similarity: ``"euclidean"``, the default in pytorch-metric-learning, ``"cosine"`` or ``"dot"``.
+        kmeans_func: called with the queries and a number of clusters. Should return (Q,) clusters;
+            by default `kmeans`.
+        similarity: ``"euclidean"``, the default in pytorch-metric-learning, ``"cosine"`` or
+            ``"dot"``.
 
     Raises:
         TypeError: if `include` or `exclude` is not a tuple or list, or `knn_func` is given.
@@ -64,7 +70,8 @@ class AccuracyCalculator:
     ) -> None:
         if knn_func is not None:
             raise TypeError(
-                f"knn_func is a {type(knn_func).__name__}; expected None, because ranks are computed without "
+                f"knn_func is a {type(knn_func).__name__}; expected None, because ranks are "
+                "computed without "
                 'a search: to change the order of items, use similarity="cosine" or "dot"'
             )
         if avg_of_avgs and return_per_class:
@@ -94,9 +101,11 @@ class AccuracyCalculator:
 
         Args:
             query: (Q, D) floats, see `evaluate`.
-            query_labels: (Q,) integers, booleans or strings. If `label_comparison_fn` is used, any tensor of Q entries.
+            query_labels: (Q,) integers, booleans or strings. If `label_comparison_fn` is used, any
+                tensor of Q entries.
             reference, reference_labels: (G, D) and (G,); by default, the queries.
-            ref_includes_query: whether the first Q reference items are the queries, so that queries exclude themselves.
+            ref_includes_query: whether the first Q reference items are the queries, so that queries
+                exclude themselves.
             include, exclude: see the constructor; only the constructor's metrics can be chosen.
 
         Returns:
@@ -119,7 +128,9 @@ class AccuracyCalculator:
         return found
 
     def get_curr_metrics(self) -> list[str]:
-        """Return the names of the metrics of the last call, or of the constructor before the first call."""
+        """Return the names of the metrics of the last call, or of the constructor before the first
+        call.
+        """
         return list(self._current)
 
     def requires_clustering(self) -> list[str]:
@@ -182,7 +193,8 @@ class AccuracyCalculator:
         of = evaluate(sides.queries, matches, gallery, gallery_labels, **options).per_query
         values = {name: of[ours] for name, ours in _RETRIEVAL.items() if ours in of}
         if of_k:
-            # pytorch-metric-learning divides the sum over the k nearest by R, but `evaluate` by min(k, R).
+            # pytorch-metric-learning divides the sum over the k nearest by R, but `evaluate` by
+            # min(k, R).
             by_R_Q = of[f"map@{k}"] * (np.minimum(k, R_Q) / np.maximum(R_Q, 1))
             values |= {"mean_average_precision": by_R_Q, "mean_reciprocal_rank": of[f"mrr@{k}"]}
             few = {"mean_average_precision_at_r": by_R_Q, "r_precision": of[f"precision@{k}"]}
@@ -221,15 +233,17 @@ def _check_included(sides: arguments.Sides) -> None:
         at = start + int(np.argmin([*same, False]))
         if at < start + len(block):
             raise ValueError(
-                f"ref_includes_query is set, but reference item {at} of {len(items)} is not query {at}; expected the "
-                f"{len(queries)} queries to be the first reference items"
+                f"ref_includes_query is set, but reference item {at} of {len(items)} is not query "
+                f"{at}; expected the {len(queries)} queries to be the first reference items"
             )
 
 
 def _count_labels(
     sides: arguments.Sides, labels: object, gallery_labels: object | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Return the queries' labels as codes, which sort like the labels, and the number of items with this label."""
+    """Return the queries' labels as codes, which sort like the labels, and the number of items with
+    this label.
+    """
     parts = [arguments.partition(labels, "query_labels", len(sides.queries), "query")]
     if gallery_labels is not None:
         parts.append(arguments.partition(gallery_labels, "reference_labels", len(sides.items)))
@@ -240,7 +254,9 @@ def _count_labels(
 def _compare_labels(
     compare: Callable[[Any, Any], Any], query_labels: Any, reference_labels: Any | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], Relevance]:
-    """Return the queries' labels as codes, the number of items that match, and lists of these items."""
+    """Return the queries' labels as codes, the number of items that match, and lists of these
+    items.
+    """
     import torch
 
     labels_Q = torch.as_tensor(query_labels).cpu()
@@ -251,8 +267,9 @@ def _compare_labels(
         matches = torch.as_tensor(compare(distinct[i : i + 1], labels_G))
         if matches.shape != (len(labels_G),):
             raise ValueError(
-                f"label_comparison_fn returned shape {tuple(matches.shape)}, but there are {len(labels_G)} reference "
-                f"labels; expected ({len(labels_G)},), whether each label matches"
+                f"label_comparison_fn returned shape {tuple(matches.shape)}, but there are "
+                f"{len(labels_G)} reference labels; expected ({len(labels_G)},), whether each "
+                "label matches"
             )
         items.append(np.flatnonzero(matches.numpy()))
     codes = code_Q.numpy()

@@ -23,18 +23,20 @@ except ModuleNotFoundError:  # sentence-transformers before version 6
 class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
     """An evaluator with the arguments, names, files and values of sentence-transformers' evaluator.
 
-    If scores are equal, the order of the corpus decides; in sentence-transformers, the lower id ranks first.
+    If scores are equal, the order of the corpus decides; in sentence-transformers, the lower id
+    ranks first.
 
     Args:
-        args, kwargs: see sentence-transformers. `score_functions` and `write_predictions` can't be used, because the
-            corpus is sorted by the model's similarity.
+        args, kwargs: see sentence-transformers. `score_functions` and `write_predictions` can't be
+            used, because the corpus is sorted by the model's similarity.
 
     Attributes:
-        evaluation: the last `Evaluation`, to be used for per-query values, intervals and comparisons, or None.
+        evaluation: the last `Evaluation`, to be used for per-query values, intervals and
+            comparisons, or None.
 
     Raises:
-        ValueError: if an argument can't be used, k is not a positive integer, a relevant document is not in the
-            corpus, or none of the queries has a relevant document.
+        ValueError: if an argument can't be used, k is not a positive integer, a relevant document
+            is not in the corpus, or none of the queries has a relevant document.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -111,8 +113,8 @@ class LabelEvaluator(evaluation.SentenceEvaluator):
     Args:
         texts: (n,) texts.
         labels: (n,) integers, booleans or strings.
-        options: options of `dml_eval_rs.evaluate`, for example ``{"metrics": ("recall@1", "map@r")}``; by default, the
-            model's similarity is used.
+        options: options of `dml_eval_rs.evaluate`, for example
+            ``{"metrics": ("recall@1", "map@r")}``; by default, the model's similarity is used.
         primary_metric: the metric used to choose models; must be in the metrics of `options`.
         batch_size, show_progress_bar: passed to ``model.encode``.
         name: prefix for the metrics' names.

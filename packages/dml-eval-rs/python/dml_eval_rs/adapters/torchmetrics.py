@@ -16,14 +16,17 @@ STATES = ("embeddings", "labels", "groups", "indices")
 
 
 class RetrievalMetric(torchmetrics.Metric):
-    """A metric that collects embeddings and labels, and uses `evaluate` to measure how well items find each other.
+    """A metric that collects embeddings and labels, and uses `evaluate` to measure how well items
+    find each other.
 
-    `compute` gathers the items from all ranks, so all ranks get the values of a single process with all items. Ties are
-    broken by the order of ranks and batches, or by `indices` if given.
+    `compute` gathers the items from all ranks, so all ranks get the values of a single process with
+    all items. Ties are broken by the order of ranks and batches, or by `indices` if given.
 
     Args:
-        options: options of `dml_eval_rs.evaluate`, like ``{"metrics": ("recall@1", "map@r"), "similarity": "dot"}``.
-        kwargs: options of `torchmetrics.Metric`; use ``compute_on_cpu=True`` to move the items off an accelerator.
+        options: options of `dml_eval_rs.evaluate`, like
+            ``{"metrics": ("recall@1", "map@r"), "similarity": "dot"}``.
+        kwargs: options of `torchmetrics.Metric`; use ``compute_on_cpu=True`` to move the items off
+            an accelerator.
 
     Raises:
         TypeError, ValueError: as `evaluate`, if options are wrong.
@@ -55,8 +58,9 @@ class RetrievalMetric(torchmetrics.Metric):
             embeddings: (B, D) of any floating dtype; uint8 codes if ``similarity="hamming"``.
             labels: (B,) integers.
             groups: (B,) integers, see `Labels`; must be given for all batches or none.
-            indices: (B,) the items' indices in the data set; must be given for all batches or none. Used to sort items,
-                and to drop repeated items, because a distributed sampler repeats items to fill the last batch.
+            indices: (B,) the items' indices in the data set; must be given for all batches or none.
+                Used to sort items, and to drop repeated items, because a distributed sampler
+                repeats items to fill the last batch.
 
         Raises:
             TypeError: if labels, groups or indices are not integers.
@@ -73,7 +77,8 @@ class RetrievalMetric(torchmetrics.Metric):
                 )
             if tensor is not None and tensor.shape != shape[:1]:
                 raise ValueError(
-                    f"{name} has shape {tuple(tensor.shape)}; expected {shape[:1]} to match embeddings {shape}"
+                    f"{name} has shape {tuple(tensor.shape)}; expected {shape[:1]} to match "
+                    f"embeddings {shape}"
                 )
             if tensor is not None and (tensor.is_floating_point() or tensor.is_complex()):
                 raise TypeError(

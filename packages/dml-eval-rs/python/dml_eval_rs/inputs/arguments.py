@@ -1,7 +1,8 @@
-"""Check the arguments of public functions and convert the arrays for the core; large arrays are not copied.
+"""Check the arguments of public functions and convert the arrays for the core; large arrays are not
+copied.
 
-This module checks plain numpy arrays; for other containers see `dml_eval_rs.inputs.conversion`. Functions return the
-converted argument, or raise a TypeError or ValueError that names the argument.
+This module checks plain numpy arrays; for other containers see `dml_eval_rs.inputs.conversion`.
+Functions return the converted argument, or raise a TypeError or ValueError that names the argument.
 
 Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes per code.
 """
@@ -30,7 +31,9 @@ UNMATCHED: tuple[Unmatched, ...] = get_args(Unmatched)
 
 
 class Unstated(str):
-    """The similarity of a call that does not state one. Bytes are codes or vectors, depending on the similarity."""
+    """The similarity of a call that does not state one. Bytes are codes or vectors, depending on
+    the similarity.
+    """
 
     __slots__ = ()
 
@@ -41,7 +44,8 @@ _FLOATS = (np.float16, np.float32, np.float64)
 _BYTES = (np.int8, np.uint8)
 _PLAIN_ROWS = "fiub"  # kinds of dtype that need not be converted
 _PLAIN_LABELS = "iubUST"
-# The maximum entries per label of a table that ranks integer labels; if it were larger, sorting would be faster.
+# The maximum entries per label of a table that ranks integer labels; if it were larger, sorting
+# would be faster.
 _TABLE_ENTRIES = 4
 
 
@@ -75,7 +79,8 @@ def to_sides(
 ) -> Sides:
     """Check the similarity and the rows of both sides: codes for ``"hamming"``, otherwise floats.
 
-    Errors use `names` for the arguments. If `may_be_empty` and there is a gallery, there can be 0 queries.
+    Errors use `names` for the arguments. If `may_be_empty` and there is a gallery, there can be 0
+    queries.
     """
     one_of(similarity, "similarity", SIMILARITIES)
     may_be_empty = may_be_empty and gallery is not None
@@ -85,8 +90,8 @@ def to_sides(
     gallery_GD = check_rows(gallery, names[1], similarity, "items")
     if gallery_GD.shape[1] != queries_QD.shape[1]:
         raise ValueError(
-            f"{names[1]} has shape {gallery_GD.shape}; expected ({len(gallery_GD)}, {queries_QD.shape[1]}) to match "
-            f"{names[0]} {queries_QD.shape}"
+            f"{names[1]} has shape {gallery_GD.shape}; expected ({len(gallery_GD)}, "
+            f"{queries_QD.shape[1]}) to match {names[0]} {queries_QD.shape}"
         )
     return Sides(queries_QD, gallery_GD)
 
@@ -102,8 +107,8 @@ def check_rows(
 ) -> npt.NDArray[Any]:
     """Return aligned floats in native byte order, or contiguous codes; a mapped file stays mapped.
 
-    int8 and uint8 vectors become float32, which represents all values, unless `widens` is False. If `similarity` is
-    None, integers raise a TypeError.
+    int8 and uint8 vectors become float32, which represents all values, unless `widens` is False. If
+    `similarity` is None, integers raise a TypeError.
     """
     # Dtypes that other packages register can be of the same kind, but must be converted.
     is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_ROWS and x.dtype.isbuiltin < 2
@@ -118,16 +123,17 @@ def check_rows(
     if codes:
         if array.dtype != np.uint8:
             raise TypeError(
-                f"{name} has dtype {array.dtype}; similarity='hamming' expects uint8 codes, eight bits per byte: use "
-                f"binarize({name}) or numpy.packbits"
+                f"{name} has dtype {array.dtype}; similarity='hamming' expects uint8 codes, eight "
+                f"bits per byte: use binarize({name}) or numpy.packbits"
             )
         return np.ascontiguousarray(array)
     dtype = array.dtype.newbyteorder("=")
     if similarity is not None and dtype.type in _BYTES:
         if dtype.type is np.uint8 and isinstance(similarity, Unstated):
             raise TypeError(
-                f"{name} has dtype uint8, but no similarity is given; expected similarity='hamming' for binary codes, "
-                "or 'cosine', 'dot' or 'euclidean' for vectors of numbers from 0 to 255"
+                f"{name} has dtype uint8, but no similarity is given; expected "
+                "similarity='hamming' for binary codes, or 'cosine', 'dot' or 'euclidean' for "
+                "vectors of numbers from 0 to 255"
             )
         return array.astype(np.float32) if widens else array
     if dtype.type not in _FLOATS:
@@ -153,14 +159,17 @@ def check_length(
         is_transposed = rows.ndim == 2 and len(array) == rows.shape[1]
         remedy = f": use {rows_name}.T if its columns are the items" if is_transposed else ""
         raise ValueError(
-            f"{name} has shape {array.shape}; expected ({len(rows)},) to match {rows_name} {rows.shape}{remedy}"
+            f"{name} has shape {array.shape}; expected ({len(rows)},) to match {rows_name} "
+            f"{rows.shape}{remedy}"
         )
 
 
 def partition(
     x: object, name: str, length: int | None = None, per: str = "item"
 ) -> npt.NDArray[Any]:
-    """Return a one-dimensional array of integers, booleans or strings. If `length` is given, check it."""
+    """Return a one-dimensional array of integers, booleans or strings. If `length` is given, check
+    it.
+    """
     is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_LABELS
     array: npt.NDArray[Any] = x if is_plain else to_labels(x, name)  # type: ignore[assignment]
     if array.ndim != 1:
@@ -168,7 +177,10 @@ def partition(
         if array.ndim == 2 and 1 in array.shape:
             remedy = f": use numpy.asarray({name}).ravel()"
         elif array.ndim == 2:
-            remedy = f": use {name}.argmax(axis=1) if one-hot, or relevance_from_labels for sets of labels"
+            remedy = (
+                f": use {name}.argmax(axis=1) if one-hot, or relevance_from_labels for sets of "
+                "labels"
+            )
         raise ValueError(
             f"{name} has shape {array.shape}; expected one dimension, one per {per}{remedy}"
         )
@@ -191,7 +203,9 @@ def partition(
 
 
 def encode(*parts: npt.NDArray[Any], name: str = "labels") -> list[npt.NDArray[np.uint32]]:
-    """Encode labels as dense codes over all parts: codes are equal if and only if the labels are equal."""
+    """Encode labels as dense codes over all parts: codes are equal if and only if the labels are
+    equal.
+    """
     kinds = {_kind(part) for part in parts}
     if len(kinds) > 1:
         dtypes = " and ".join(str(part.dtype) for part in parts)
@@ -200,7 +214,8 @@ def encode(*parts: npt.NDArray[Any], name: str = "labels") -> list[npt.NDArray[n
         )
     joined = np.concatenate(parts)
     if kinds == {"integer"} and joined.dtype.kind == "f":
-        # numpy promotes int64 with uint64 to float64, which merges large ids. Negative ids never equal a uint64.
+        # numpy promotes int64 with uint64 to float64, which merges large ids. Negative ids never
+        # equal a uint64.
         is_negative = np.concatenate([part < 0 for part in parts])
         bits = _ranks(np.concatenate([part.astype(np.uint64) for part in parts])).astype(np.int64)
         joined = bits + is_negative * len(bits)
@@ -209,7 +224,9 @@ def encode(*parts: npt.NDArray[Any], name: str = "labels") -> list[npt.NDArray[n
 
 
 def _ranks(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the labels' ranks in the sorted distinct labels; use a table instead of sorting if integers are dense."""
+    """Return the labels' ranks in the sorted distinct labels; use a table instead of sorting if
+    integers are dense.
+    """
     if len(x) > 0 and x.dtype.kind in "iub":
         least, most = int(x.min()), int(x.max())
         if most - least <= _TABLE_ENTRIES * len(x):
@@ -261,7 +278,9 @@ def threads(x: int | None) -> int | None:
 
 
 def warn_of_own_gallery(sides: Sides, names: tuple[str, str], excluding: Iterable[object]) -> None:
-    """Warn if the gallery equals the queries and `excluding` is all None, because queries then find themselves."""
+    """Warn if the gallery equals the queries and `excluding` is all None, because queries then find
+    themselves.
+    """
     queries, gallery = sides.queries, sides.gallery
     if (
         gallery is None
@@ -273,8 +292,8 @@ def warn_of_own_gallery(sides: Sides, names: tuple[str, str], excluding: Iterabl
         gallery is queries or np.array_equal(gallery, queries)
     ):
         warn(
-            f"{names[1]} is {names[0]}, so each query finds itself first; omit {names[1]} and its labels to search the "
-            "other queries"
+            f"{names[1]} is {names[0]}, so each query finds itself first; omit {names[1]} and its "
+            "labels to search the other queries"
         )
 
 

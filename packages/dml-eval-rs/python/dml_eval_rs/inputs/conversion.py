@@ -1,7 +1,9 @@
-"""Conversion of tensors, columns, blocks and lists to numpy arrays; the containers' libraries are not imported.
+"""Conversion of tensors, columns, blocks and lists to numpy arrays; the containers' libraries are
+not imported.
 
-Containers are recognised by protocol: `__array__`, `__dlpack__`, `__arrow_c_array__`, `to_numpy`, or iteration.
-Functions return the array, or raise a TypeError or ValueError that names the argument and how to fix it.
+Containers are recognised by protocol: `__array__`, `__dlpack__`, `__arrow_c_array__`, `to_numpy`,
+or iteration. Functions return the array, or raise a TypeError or ValueError that names the argument
+and how to fix it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import numpy.typing as npt
 
 _UNREADABLE = (ValueError, TypeError, RuntimeError, BufferError, AttributeError)
 _PROTOCOLS = (
-    "__array__", "__array_interface__", "__dlpack__", "__arrow_c_array__", "__arrow_c_stream__", "to_numpy",
+    "__array__", "__array_interface__", "__dlpack__", "__arrow_c_array__", "__arrow_c_stream__",
+    "to_numpy",
 )  # fmt: skip
 _FAMILIES = {
     "i": "integers",
@@ -37,8 +40,9 @@ _CPU = 1  # DLPack's number for this device
 def to_array(x: object, name: str, ndim: int | None = None) -> npt.NDArray[Any]:
     """Convert to an array, in place if numpy can read the memory.
 
-    Copies tensors on other devices, dtypes that numpy lacks (to float32), lists, and columns of variable-size lists.
-    If `ndim` is 2 (a matrix) or 1 (labels), lists of arrays are blocks, and a matrix can be a column of rows.
+    Copies tensors on other devices, dtypes that numpy lacks (to float32), lists, and columns of
+    variable-size lists. If `ndim` is 2 (a matrix) or 1 (labels), lists of arrays are blocks, and a
+    matrix can be a column of rows.
     """
     if isinstance(x, (str, os.PathLike)):
         came = f"{name} is the path {str(x)!r}"
@@ -57,21 +61,24 @@ def to_array(x: object, name: str, ndim: int | None = None) -> npt.NDArray[Any]:
     array = _widen(_read(x, name))
     if array.dtype.kind == "O" and array.ndim == 0:
         raise TypeError(
-            f"{name} is a {type(x).__name__}; expected an array, a tensor, a table's column, a list, or an iterator "
-            "over blocks"
+            f"{name} is a {type(x).__name__}; expected an array, a tensor, a table's column, a "
+            "list, or an iterator over blocks"
         )
     return _stack_rows(array, name) if ndim == 2 and array.dtype.kind == "O" else array
 
 
 def to_labels(x: object, name: str) -> npt.NDArray[Any]:
-    """Convert labels to an array and keep different labels distinct, such as ``1`` and ``"1"`` in a list.
+    """Convert labels to an array and keep different labels distinct, such as ``1`` and ``"1"`` in a
+    list.
 
-    Arrays of objects, such as text columns from pandas, polars or Arrow, become arrays of strings or integers.
+    Arrays of objects, such as text columns from pandas, polars or Arrow, become arrays of strings
+    or integers.
     """
     array = to_array(x, name, 1)
     if array.dtype.kind in "US" and not hasattr(x, "__array__") and not _is_blocks(x, 1):
         entries: list[Any] = list(x)  # type: ignore[call-overload]  # numpy read it as a sequence
-        # numpy converts numbers in a list with a string to strings, so [1, "1"] would become equal strings.
+        # numpy converts numbers in a list with a string to strings, so [1, "1"] would become equal
+        # strings.
         expected = str if array.dtype.kind == "U" else bytes
         _check_entries(entries, f"{name} is a {type(x).__name__}", name, expected)
         array = _keep_final_nuls(array, entries, name)
@@ -89,8 +96,8 @@ def to_labels(x: object, name: str) -> npt.NDArray[Any]:
         return np.array(entries, np.int64 if max(entries) < 2**63 else np.uint64)
     except OverflowError as error:
         raise ValueError(
-            f"{name} has integers from {min(entries)} to {max(entries)}; expected 64-bit integers or strings: use "
-            f"[str(label) for label in {name}]"
+            f"{name} has integers from {min(entries)} to {max(entries)}; expected 64-bit integers "
+            f"or strings: use [str(label) for label in {name}]"
         ) from error
 
 
@@ -133,9 +140,10 @@ def _check_entries(entries: list[Any], what: str, name: str, expected: type) -> 
         ):
             _raise_missing(place, name)
         raise TypeError(
-            f"{what} whose entry {place} is {entry!r}, of type {type(entry).__name__}; expected entries of type "
-            f"{expected.__name__}, or an array of integers or booleans: use numpy.array([str(label) for label in "
-            f"{name}]), or numpy.asarray({name}).astype(int) if all are integers"
+            f"{what} whose entry {place} is {entry!r}, of type {type(entry).__name__}; expected "
+            f"entries of type {expected.__name__}, or an array of integers or booleans: use "
+            f"numpy.array([str(label) for label in {name}]), or numpy.asarray({name}).astype(int) "
+            "if all are integers"
         )
 
 
@@ -152,8 +160,9 @@ def _keep_final_nuls(array: npt.NDArray[Any], entries: list[Any], name: str) -> 
     ends = [place for place, entry in enumerate(entries) if entry.endswith(b"\0")]
     if ends:
         raise ValueError(
-            f"{name} has the bytes {entries[ends[0]]!r} at index {ends[0]}, whose NUL at the end numpy drops; expected "
-            f"bytes that don't end in NUL, or text: use [label.hex() for label in {name}]"
+            f"{name} has the bytes {entries[ends[0]]!r} at index {ends[0]}, whose NUL at the end "
+            "numpy drops; expected bytes that don't end in NUL, or text: use [label.hex() for "
+            f"label in {name}]"
         )
     return array
 
@@ -170,18 +179,22 @@ def _strings(entries: list[str], name: str) -> npt.NDArray[Any]:
         return np.array([str.__str__(entry) for entry in entries], dtype=np.dtypes.StringDType())
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{name} has the string {error.object!r}, which isn't valid Unicode ({error.reason}); expected text"
+            f"{name} has the string {error.object!r}, which isn't valid Unicode ({error.reason}); "
+            "expected text"
         ) from error
 
 
 def concatenate_blocks(blocks: Iterable[Any]) -> Any:
-    """Concatenate blocks of embeddings, or blocks of multiple arrays, such as ``(embeddings, labels)``.
+    """Concatenate blocks of embeddings, or blocks of multiple arrays, such as
+    ``(embeddings, labels)``.
 
-    For example, use ``evaluate(*concatenate_blocks((model(x), y) for x, y in loader))``. Only the result and a single
-    block are in memory. Blocks can be anything that `evaluate` accepts, such as tensors on an accelerator.
+    For example, use ``evaluate(*concatenate_blocks((model(x), y) for x, y in loader))``. Only the
+    result and a single block are in memory. Blocks can be anything that `evaluate` accepts, such as
+    tensors on an accelerator.
 
     Args:
-        blocks: (n_i, D) arrays, or tuples of such an array and further arrays with n_i entries; n_i can differ.
+        blocks: (n_i, D) arrays, or tuples of such an array and further arrays with n_i entries; n_i
+            can differ.
 
     Raises:
         TypeError: if blocks have different kinds of entries.
@@ -212,7 +225,9 @@ def concatenate_blocks(blocks: Iterable[Any]) -> Any:
 
 
 def _is_blocks(x: object, ndim: int | None) -> bool:
-    """Whether this is an iterable that does not support an array protocol, or, if `ndim` is given, a list of arrays."""
+    """Whether this is an iterable that does not support an array protocol, or, if `ndim` is given,
+    a list of arrays.
+    """
     if isinstance(x, (list, tuple)):
         # A list of numpy rows isn't treated as blocks, because numpy stacks the rows faster.
         return (
@@ -226,7 +241,9 @@ def _is_blocks(x: object, ndim: int | None) -> bool:
 
 
 def _depth(x: Any) -> int:
-    """Return the first entry's number of dimensions: 0 if it is not an array, 1 for a column or if unknown."""
+    """Return the first entry's number of dimensions: 0 if it is not an array, 1 for a column or if
+    unknown.
+    """
     first = x[0] if x else None
     depth = getattr(first, "ndim", None)
     return (
@@ -242,7 +259,9 @@ def _holds_arrays(block: object) -> bool:
 
 
 def _join_blocks(x: Any, name: str, ndim: int | None) -> npt.NDArray[Any]:
-    """Concatenate the blocks of an iterable. Single entries, such as strings from a generator, are read as a list."""
+    """Concatenate the blocks of an iterable. Single entries, such as strings from a generator, are
+    read as a list.
+    """
     blocks: Iterator[Any] = iter(x)
     grown = _GrownArray(name, ndim)
     for place, block in enumerate(blocks):
@@ -250,8 +269,8 @@ def _join_blocks(x: Any, name: str, ndim: int | None) -> npt.NDArray[Any]:
             return grown.convert([block, *blocks], name)
         if _holds_arrays(block) and (ndim == 1 or _depth(block) > 1):
             raise TypeError(
-                f"{name} has blocks of {len(block)} arrays; expected one array per block: if blocks contain "
-                "embeddings and labels, use evaluate(*concatenate_blocks(blocks))"
+                f"{name} has blocks of {len(block)} arrays; expected one array per block: if "
+                "blocks contain embeddings and labels, use evaluate(*concatenate_blocks(blocks))"
             )
         grown.append(block)
     if grown.parts == 0:
@@ -260,7 +279,9 @@ def _join_blocks(x: Any, name: str, ndim: int | None) -> npt.NDArray[Any]:
 
 
 class _GrownArray:
-    """An array that grows when blocks are appended. It is not copied if the system can remap memory."""
+    """An array that grows when blocks are appended. It is not copied if the system can remap
+    memory.
+    """
 
     def __init__(self, name: str, ndim: int | None) -> None:
         self._name, self._ndim = name, ndim
@@ -310,7 +331,9 @@ class _GrownArray:
 
 
 def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
-    """Convert a torch tensor, not its gradient, in place if it is on the CPU, otherwise in blocks of rows."""
+    """Convert a torch tensor, not its gradient, in place if it is on the CPU, otherwise in blocks
+    of rows.
+    """
     torch = sys.modules["torch"]
     padded, sparse = f"torch.nested.to_padded_tensor({name}, 0.0)", x.layout is not torch.strided
     unreadable = (
@@ -335,7 +358,8 @@ def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
     narrow = x.is_floating_point() and x.dtype not in (torch.float16, torch.float32, torch.float64)
     try:
         if on_cpu:
-            # Inside functionalize, a tensor does not have memory, so numpy() would read other memory.
+            # Inside functionalize, a tensor does not have memory, so numpy() would read other
+            # memory.
             tensor.untyped_storage().data_ptr()
         tensor = tensor.resolve_conj().resolve_neg()
         if on_cpu and not narrow:
@@ -347,8 +371,8 @@ def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
         ) from error
     except RuntimeError as error:
         raise TypeError(
-            f"{name} is a tensor without readable numbers ({error}); expected a tensor outside torch.func's "
-            "transforms, such as grad and vmap"
+            f"{name} is a tensor without readable numbers ({error}); expected a tensor outside "
+            "torch.func's transforms, such as grad and vmap"
         ) from error
     copy = torch.empty(tensor.shape, dtype=torch.float32 if narrow else tensor.dtype, device="cpu")
     for rows in _row_blocks(tuple(tensor.shape)):
@@ -358,7 +382,9 @@ def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
 
 
 def _from_dlpack(x: Any, name: str) -> npt.NDArray[Any]:
-    """Convert by DLPack, in place if the array is on the CPU; the exporter copies from other devices."""
+    """Convert by DLPack, in place if the array is on the CPU; the exporter copies from other
+    devices.
+    """
     failures = TypeError, ValueError, RuntimeError, BufferError
     try:
         # numpy before 2.1 can't request a copy.
@@ -370,13 +396,15 @@ def _from_dlpack(x: Any, name: str) -> npt.NDArray[Any]:
             with contextlib.suppress(*failures):
                 return _from_torch(torch.from_dlpack(x), name)
         raise TypeError(
-            f"{name} is a {type(x).__name__}, which numpy can't read by DLPack: {error}; expected numbers on the CPU: "
-            f"copy {name} to the CPU as float32"
+            f"{name} is a {type(x).__name__}, which numpy can't read by DLPack: {error}; expected "
+            f"numbers on the CPU: copy {name} to the CPU as float32"
         ) from error
 
 
 def _widen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Convert bfloat16 and smaller floats from ml_dtypes to float32, block by block; don't change other arrays."""
+    """Convert bfloat16 and smaller floats from ml_dtypes to float32, block by block; don't change
+    other arrays.
+    """
     dtype = array.dtype
     if dtype.type.__module__ != "ml_dtypes" or not dtype.name.startswith(("bfloat", "float")):
         return array
@@ -395,7 +423,9 @@ def _row_blocks(shape: tuple[int, ...]) -> list[Any]:
 
 
 def _from_arrow(x: Any, name: str) -> npt.NDArray[Any]:
-    """Read an object that only supports Arrow's protocol, using a library that is already imported."""
+    """Read an object that only supports Arrow's protocol, using a library that is already
+    imported.
+    """
     pyarrow, polars = sys.modules.get("pyarrow"), sys.modules.get("polars")
     if pyarrow is not None:
         array = pyarrow.array(x) if hasattr(x, "__arrow_c_array__") else pyarrow.chunked_array(x)
@@ -405,13 +435,15 @@ def _from_arrow(x: Any, name: str) -> npt.NDArray[Any]:
     if polars is not None:
         return np.asarray(polars.Series(x))
     raise TypeError(
-        f"{name} is a {type(x).__name__}, which only supports Arrow's protocol; expected an array: import pyarrow or "
-        f"polars first, or pass pyarrow.array({name})"
+        f"{name} is a {type(x).__name__}, which only supports Arrow's protocol; expected an array: "
+        f"import pyarrow or polars first, or pass pyarrow.array({name})"
     )
 
 
 def _is_fixed_size_list(x: Any) -> bool:
-    """Whether this is an Arrow array or chunked array of type FixedSizeList, or of tensors stored like this."""
+    """Whether this is an Arrow array or chunked array of type FixedSizeList, or of tensors stored
+    like this.
+    """
     kind = getattr(x, "type", None)
     return hasattr(getattr(kind, "storage_type", kind), "list_size")
 
@@ -435,7 +467,9 @@ def _stack_fixed_size_list(x: Any, name: str) -> npt.NDArray[Any]:
 
 
 def _stack_rows(column: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    """Copy a column to a matrix if entries are lists or arrays of numbers; don't change an empty column."""
+    """Copy a column to a matrix if entries are lists or arrays of numbers; don't change an empty
+    column.
+    """
     entries = column.reshape(-1) if column.ndim == 1 or column.shape[1:] == (1,) else column[:0]
     if len(entries) == 0:
         return column

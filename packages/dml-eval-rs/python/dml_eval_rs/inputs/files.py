@@ -1,6 +1,7 @@
 """Arrays in files: .npy, the formats of the nearest-neighbour benchmarks, HDF5 and Parquet.
 
-A file is mapped into memory if the format allows it. Headers are compared with the file's size first.
+A file is mapped into memory if the format allows it. Headers are compared with the file's size
+first.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ def load_array(path: str | os.PathLike[str]) -> _Array:
     The suffix decides how to read the file; other suffixes are read as .npy:
 
     - ``.npy``: any numbers or strings, without Python objects.
-    - ``.fbin``, ``.u8bin``, ``.i8bin``, ``.ibin`` (big-ann-benchmarks, DiskANN): N and D as uint32, then N·D float32,
-      uint8, int8 or int32. Distances that follow the indices in ``.ibin`` are ignored.
-    - ``.fvecs``, ``.bvecs``, ``.ivecs`` (TEXMEX): per row, D as int32, then D float32, uint8 or int32.
-    - ``.hdf5``, ``.h5`` (ann-benchmarks; needs h5py): ``sift.hdf5:train`` names the data set, if there is more than
-      one. Chunked or compressed data sets are read into memory.
-    - ``.parquet`` (needs pyarrow): ``items.parquet:embedding`` names the column, if there is more than one. Columns of
-      lists become matrices, in memory.
+    - ``.fbin``, ``.u8bin``, ``.i8bin``, ``.ibin`` (big-ann-benchmarks, DiskANN): N and D as uint32,
+      then N·D float32, uint8, int8 or int32. Distances that follow the indices in ``.ibin`` are
+      ignored.
+    - ``.fvecs``, ``.bvecs``, ``.ivecs`` (TEXMEX): per row, D as int32, then D float32, uint8 or
+      int32.
+    - ``.hdf5``, ``.h5`` (ann-benchmarks; needs h5py): ``sift.hdf5:train`` names the data set, if
+      there is more than one. Chunked or compressed data sets are read into memory.
+    - ``.parquet`` (needs pyarrow): ``items.parquet:embedding`` names the column, if there is more
+      than one. Columns of lists become matrices, in memory.
 
     Args:
         path: the file's path.
@@ -48,7 +51,8 @@ def load_array(path: str | os.PathLike[str]) -> _Array:
     Raises:
         FileNotFoundError: if the file doesn't exist.
         ImportError: if the format needs a package that is not installed.
-        ValueError: if the file is of a different format or damaged, or the size does not agree with the header.
+        ValueError: if the file is of a different format or damaged, or the size does not agree with
+            the header.
     """
     file, part = split_part(path)
     suffix = file.suffix.lower()
@@ -68,7 +72,9 @@ def load_array(path: str | os.PathLike[str]) -> _Array:
 
 
 def split_part(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
-    """Split a path such as ``sift.hdf5:train`` into the file and the name of the data set or column, if given."""
+    """Split a path such as ``sift.hdf5:train`` into the file and the name of the data set or
+    column, if given.
+    """
     file, colon, part = os.fspath(path).rpartition(":")
     if colon and Path(file).suffix.lower() in _PART_READERS:
         return Path(file), part
@@ -82,7 +88,9 @@ def with_part(path: str, part: str) -> str:
 
 
 def stated_similarity(path: str) -> str | None:
-    """Return the similarity for the distance that an HDF5 file of ann-benchmarks states, or None."""
+    """Return the similarity for the distance that an HDF5 file of ann-benchmarks states, or
+    None.
+    """
     file, _ = split_part(path)
     if file.suffix.lower() not in (".hdf5", ".h5"):
         return None
@@ -100,7 +108,9 @@ def check_writable(path: Path, known: tuple[str, ...] = (".npy", *_BINS, *_VECS)
 
 
 def save_array(path: Path, array: _Array) -> None:
-    """Write an array (N, D) to a file in the format of the suffix. The file appears when it is complete."""
+    """Write an array (N, D) to a file in the format of the suffix. The file appears when it is
+    complete.
+    """
     suffix = path.suffix.lower()
     dtype = np.dtype(_BINS.get(suffix) or _VECS.get(suffix) or array.dtype)
     if array.size and dtype.kind == "i" and array.max() > np.iinfo(dtype).max:
@@ -147,16 +157,17 @@ def _map_npy(path: Path) -> _Array:
         )
     if first not in (b"", b"\x93NUMPY"):  # an empty file is reported as damaged below
         raise ValueError(
-            f"{path} is not a .npy file; expected an array saved by numpy.save: for a text file with one label per "
-            "line, use numpy.save('labels.npy', pathlib.Path('labels.txt').read_text().splitlines())"
+            f"{path} is not a .npy file; expected an array saved by numpy.save: for a text file "
+            "with one label per line, use numpy.save('labels.npy', "
+            "pathlib.Path('labels.txt').read_text().splitlines())"
         )
     try:
         array: _Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # if the header is damaged, numpy raises a dozen types of errors
         if "allow_pickle" in str(error) or "Python objects" in str(error):
             raise ValueError(
-                f"{path} contains Python objects; expected numbers or strings: save array.astype(int) or "
-                "array.astype(str) instead"
+                f"{path} contains Python objects; expected numbers or strings: save "
+                "array.astype(int) or array.astype(str) instead"
             ) from error
         raise ValueError(
             f"{path} is not an intact .npy file of numbers or strings: {error}"
@@ -169,15 +180,16 @@ def _map_bin(path: Path, *, dtype: str) -> _Array:
     size = path.stat().st_size
     if size < 8:
         raise ValueError(
-            f"{path} has {size} bytes; expected a header of 8 bytes, the numbers of rows and columns"
+            f"{path} has {size} bytes; expected a header of 8 bytes, the numbers of rows and "
+            "columns"
         )
     rows, columns = np.fromfile(path, "<u4", 2).tolist()
     wanted = 8 + rows * columns * np.dtype(dtype).itemsize
     has_distances = path.suffix.lower() == ".ibin" and size == 2 * wanted - 8
     if size != wanted and not has_distances:
         raise ValueError(
-            f"{path} has {size:,} bytes; expected {wanted:,}, because the header says {rows:,} rows of {columns:,} "
-            f"numbers of type {np.dtype(dtype).name}: {_DAMAGED}"
+            f"{path} has {size:,} bytes; expected {wanted:,}, because the header says {rows:,} "
+            f"rows of {columns:,} numbers of type {np.dtype(dtype).name}: {_DAMAGED}"
         )
     return _map(path, np.dtype(dtype), 8, (rows, columns))
 
@@ -188,20 +200,22 @@ def _map_vecs(path: Path, *, dtype: str) -> _Array:
     columns = int(np.fromfile(path, "<i4", 1)[0]) if size >= 4 else 0
     if columns < 1:
         raise ValueError(
-            f"{path} has {size} bytes and begins with {columns}; expected the length of the first row"
+            f"{path} has {size} bytes and begins with {columns}; expected the length of the first "
+            "row"
         )
     row = _row(columns, dtype)
     if size % row.itemsize:
         raise ValueError(
-            f"{path} has {size:,} bytes; expected a multiple of {row.itemsize}, because the first row has {columns:,} "
-            f"numbers of type {np.dtype(dtype).name}: {_DAMAGED}"
+            f"{path} has {size:,} bytes; expected a multiple of {row.itemsize}, because the first "
+            f"row has {columns:,} numbers of type {np.dtype(dtype).name}: {_DAMAGED}"
         )
     rows = _map(path, row, 0, (size // row.itemsize,))
     wrong = rows["columns"] != columns
     if wrong.any():
         first = int(np.argmax(wrong))
         raise ValueError(
-            f"{path} row {first} has length {rows['columns'][first]}; expected {columns}, like row 0"
+            f"{path} row {first} has length {rows['columns'][first]}; expected {columns}, like row "
+            "0"
         )
     numbers: _Array = rows["numbers"]
     return numbers
@@ -252,7 +266,8 @@ def _import(module: str, path: Path, extra: str) -> Any:
     except ImportError as error:
         package = module.partition(".")[0]
         raise ImportError(
-            f"{path} can't be read, because {package} isn't installed: use pip install 'dml-eval-rs[{extra}]'"
+            f"{path} can't be read, because {package} isn't installed: use pip install "
+            f"'dml-eval-rs[{extra}]'"
         ) from error
 
 

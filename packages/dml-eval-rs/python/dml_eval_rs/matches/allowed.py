@@ -1,4 +1,5 @@
-"""The gallery items that a search may return per query, and searches of queries that share a list of these.
+"""The gallery items that a search may return per query, and searches of queries that share a list
+of these.
 
 Shapes: `Q` queries, `G` gallery, `K` neighbours, `L` lists, `M` listed items.
 """
@@ -21,8 +22,9 @@ from dml_eval_rs.matches.relevance import ListedItems, Lists, check_lists
 
 AllowedLike = npt.ArrayLike | tuple[Labels, Labels] | Lists | ListedItems
 
-# Queries that share a list of allowed items search a copy of the list's rows, if there are at least 8 queries per
-# list, and the list has at most half of the gallery. Otherwise the core skips items that are not allowed.
+# Queries that share a list of allowed items search a copy of the list's rows, if there are at least
+# 8 queries per list, and the list has at most half of the gallery. Otherwise the core skips items
+# that are not allowed.
 _QUERIES_PER_LIST, _COPIED = 8, 0.5
 
 
@@ -38,7 +40,8 @@ def to_allowed(x: Any, queries: int, items: int) -> Allowed:
     """Check `allowed` of the searches, and list the items.
 
     Raises:
-        TypeError, ValueError: if this is none of the forms that `knn` documents, or does not fit the queries and items.
+        TypeError, ValueError: if this is none of the forms that `knn` documents, or does not fit
+            the queries and items.
     """
     if isinstance(x, tuple) and any(isinstance(side, Labels) for side in x):
         return _from_labels(x, queries, items)
@@ -49,7 +52,8 @@ def to_allowed(x: Any, queries: int, items: int) -> Allowed:
     mask_G = to_array(x, "allowed")
     if mask_G.dtype != np.bool_:
         raise TypeError(
-            f"allowed has dtype {mask_G.dtype}; expected booleans, two Labels, or the tuple (offsets, indices)"
+            f"allowed has dtype {mask_G.dtype}; expected booleans, two Labels, or the tuple "
+            "(offsets, indices)"
         )
     if mask_G.shape != (items,):
         raise ValueError(
@@ -82,8 +86,8 @@ def _from_labels(x: tuple[Any, ...], queries: int, items: int) -> Allowed:
             or len(side.distractors)
         ):
             raise ValueError(
-                f"allowed has Labels with groups, junk, distractors or ignored items for the {name}; "
-                "expected only ids"
+                "allowed has Labels with groups, junk, distractors or ignored items for the "
+                f"{name}; expected only ids"
             )
         if len(side) != length:
             raise ValueError(f"allowed has {len(side)} labels for the {name}; expected {length}")
@@ -129,7 +133,9 @@ class Part:
         return indices if self.kept_G is None else np.append(self.kept_G, -1)[indices]
 
     def translate(self, found: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Convert the caller's indices to indices of kept items, or -1; excluded items move to the end."""
+        """Convert the caller's indices to indices of kept items, or -1; excluded items move to the
+        end.
+        """
         found = found if self.rows_Q is None else found[self.rows_Q]
         if self.kept_G is None:
             return found
@@ -198,7 +204,9 @@ def run_parts(
 
 
 def check_ids(found: npt.NDArray[np.int64], items: int) -> None:
-    """Check all indices of `found`, with the core's errors: the core only gets the indices of allowed items."""
+    """Check all indices of `found`, with the core's errors: the core only gets the indices of
+    allowed items.
+    """
     outside = (found < -1) | (found >= items)
     if outside.any():
         query, column = np.argwhere(outside)[0]

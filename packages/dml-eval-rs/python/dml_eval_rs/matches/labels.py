@@ -17,19 +17,25 @@ from dml_eval_rs.matches.relevance import ListedItems, Lists, check_ignored
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class Labels:
-    """Labels for the queries or for the gallery. A gallery item matches a query if the labels are equal.
+    """Labels for the queries or for the gallery. A gallery item matches a query if the labels are
+    equal.
 
-    Use this instead of an array if items have groups or should be excluded. Arrays are checked only once.
+    Use this instead of an array if items have groups or should be excluded. Arrays are checked only
+    once.
 
     Args:
-        ids: (N,) integers of any width, booleans or strings. A table's text column can also be used.
-        groups: (N,) integers, booleans or strings, for example the camera per image. If used, both queries and gallery
-            must have groups. Gallery items with the query's label *and* group are excluded, like in re-identification.
-        junk: a label or a list of labels. Items with these labels are excluded from rankings and from the queries. If
-            there is a gallery, pass junk to the gallery's labels.
-        distractors: a label or a list of labels. Items with these labels will not match, but stay in rankings.
-        ignored: ``(offsets, indices)``, integers of shapes (Q + 1,) and (M,). Exclude the gallery items
-            ``indices[offsets[q]:offsets[q + 1]]`` from query q's ranking. Pass this to the queries' labels.
+        ids: (N,) integers of any width, booleans or strings. A table's text column can also be
+            used.
+        groups: (N,) integers, booleans or strings, for example the camera per image. If used, both
+            queries and gallery must have groups. Gallery items with the query's label *and* group
+            are excluded, like in re-identification.
+        junk: a label or a list of labels. Items with these labels are excluded from rankings and
+            from the queries. If there is a gallery, pass junk to the gallery's labels.
+        distractors: a label or a list of labels. Items with these labels will not match, but stay
+            in rankings.
+        ignored: ``(offsets, indices)``, integers of shapes (Q + 1,) and (M,). Exclude the gallery
+            items ``indices[offsets[q]:offsets[q + 1]]`` from query q's ranking. Pass this to the
+            queries' labels.
 
     Raises:
         TypeError: if an array is of the wrong dtype, such as floats, which merge large ids.
@@ -70,8 +76,9 @@ class Labels:
             return
         if not any(-1 in listed for listed in (self.junk, self.distractors)):
             arguments.warn(
-                "-1 is the only negative label and counts as a class; if it marks junk, use Labels(ids, junk=-1) "
-                "(dml-eval: --junk -1), or distractors=-1 to keep these items in the rankings"
+                "-1 is the only negative label and counts as a class; if it marks junk, use "
+                "Labels(ids, junk=-1) (dml-eval: --junk -1), or distractors=-1 to keep these items "
+                "in the rankings"
             )
 
 

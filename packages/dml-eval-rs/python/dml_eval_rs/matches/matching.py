@@ -75,13 +75,17 @@ class Matching:
             )
 
     def matches(self, queries: Integers, items: Integers) -> Booleans:
-        """Return (n, K): whether the (n, K) items match the row's query, even if they are excluded."""
+        """Return (n, K): whether the (n, K) items match the row's query, even if they are
+        excluded.
+        """
         if self._is_listed:
             return contains(self._listed, queries[:, None] * self._items + items)
         return _equal(self._labels, queries, items) & ~self._is_junk[items]
 
     def excludes(self, queries: Integers, items: Integers) -> Booleans:
-        """Return (n, K): whether the (n, K) items are excluded from the ranking of the row's query."""
+        """Return (n, K): whether the (n, K) items are excluded from the ranking of the row's
+        query.
+        """
         excluded = self._excluded_by_label(queries, items) | self._is_junk[items]
         return excluded | contains(self._ignored, queries[:, None] * self._items + items)
 
@@ -115,7 +119,9 @@ class Matching:
         return np.where(labels_Q < 0, 0, matches_Q)
 
     def _excluded_by_label(self, queries: Integers, items: Integers) -> Booleans:
-        """Return (n, K): whether an item is the query itself, or shares the query's label and group."""
+        """Return (n, K): whether an item is the query itself, or shares the query's label and
+        group.
+        """
         excluded = np.zeros(items.shape, np.bool_)
         if self._alone:
             excluded |= items == queries[:, None]

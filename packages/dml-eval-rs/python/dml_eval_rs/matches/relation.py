@@ -24,13 +24,15 @@ _Codes = npt.NDArray[np.uint32]
 class Relation:
     """Checked arrays of a relation, given by labels or by listed pairs."""
 
-    # (Q,) and (G,) dense codes, excluding junk; the gallery's codes are None if a gallery is not given.
+    # (Q,) and (G,) dense codes, excluding junk; the gallery's codes are None if a gallery is not
+    # given.
     labels: _Codes | None = None
     gallery_labels: _Codes | None = None
     groups: _Codes | None = None
     gallery_groups: _Codes | None = None
     exclude: npt.NDArray[np.int64] | None = None  # (Q,) an item to exclude per query, or -1
-    # Query q matches ``items[offsets[q]:offsets[q + 1]]``, in ascending order. `ignored_items` are excluded likewise.
+    # Query q matches ``items[offsets[q]:offsets[q + 1]]``, in ascending order. `ignored_items` are
+    # excluded likewise.
     offsets: npt.NDArray[np.uint64] | None = None
     items: _Codes | None = None
     grades: npt.NDArray[np.float64] | None = (
@@ -130,8 +132,8 @@ def _check_both(queries: Labels, gallery: Labels) -> None:
         )
     if len(queries.junk):
         raise ValueError(
-            "labels have junk, but there is a gallery; drop these queries, and pass the gallery's junk in "
-            "gallery_labels=Labels(ids, junk=...)"
+            "labels have junk, but there is a gallery; drop these queries, and pass the gallery's "
+            "junk in gallery_labels=Labels(ids, junk=...)"
         )
     if gallery.ignored is not None:
         raise ValueError(
@@ -140,7 +142,9 @@ def _check_both(queries: Labels, gallery: Labels) -> None:
 
 
 def _encode_classes(sides: list[Labels]) -> tuple[list[_Codes], npt.NDArray[np.bool_] | None]:
-    """Encode labels as dense codes, with distractors as separate classes; return which of `sides[-1]` are junk."""
+    """Encode labels as dense codes, with distractors as separate classes; return which of
+    `sides[-1]` are junk.
+    """
     special = [sides[-1].junk, *(side.distractors for side in sides)]
     codes = arguments.encode(
         *(side.ids for side in sides), *(listed for listed in special if len(listed))

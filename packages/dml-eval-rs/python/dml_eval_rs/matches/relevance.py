@@ -30,7 +30,9 @@ class ListedItems:
     grades: npt.NDArray[np.float64] | None = None  # (M,) above 0; None if all items count equally
 
     def check_bounds(self, name: str, queries: int, gallery: int) -> None:
-        """Raise a ValueError if there are more or fewer lists than queries, or an index is out of range."""
+        """Raise a ValueError if there are more or fewer lists than queries, or an index is out of
+        range.
+        """
         if (came := len(self.offsets)) != queries + 1:
             raise ValueError(
                 f"{name} has {came} offsets; expected {queries + 1}, one per query and the end"
@@ -52,14 +54,16 @@ class Relevance(ListedItems):
     Args:
         offsets: (Q + 1,) integers from 0 to M. Query q matches the gallery items
             ``indices[offsets[q]:offsets[q + 1]]``.
-        indices: (M,) integers; indices of queries if a gallery is not used. A query must not list an item twice.
-        grades: (M,) numbers from 0 to 2**53, used as gains in nDCG. An item with grade 0 does not match.
+        indices: (M,) integers; indices of queries if a gallery is not used. A query must not list
+            an item twice.
+        grades: (M,) numbers from 0 to 2**53, used as gains in nDCG. An item with grade 0 does not
+            match.
         ignored: ``(offsets, indices)`` of items to exclude from the rankings.
 
     Raises:
         TypeError: if the dtype of an array is wrong.
-        ValueError: if offsets decrease or do not go from 0 to M, a query lists a negative index or an index twice, or a
-            grade is out of range.
+        ValueError: if offsets decrease or do not go from 0 to M, a query lists a negative index or
+            an index twice, or a grade is out of range.
     """
 
     ignored: ListedItems | None = None
@@ -175,17 +179,21 @@ def relevance_from_labels(
     *,
     graded: bool = False,
 ) -> Relevance:
-    """List the items that share a label with each query. Use this if an item can have more than one label.
+    """List the items that share a label with each query. Use this if an item can have more than one
+    label.
 
     Args:
-        labels: (Q, C) booleans, or 0 and 1, with a column per label; or Q sets (or collections) of hashable labels.
-        gallery_labels: the labels per item, in the same form. By default, the queries are searched. Note that
-            queries also list themselves, but `evaluate` will exclude this.
+        labels: (Q, C) booleans, or 0 and 1, with a column per label; or Q sets (or collections) of
+            hashable labels.
+        gallery_labels: the labels per item, in the same form. By default, the queries are searched.
+            Note that queries also list themselves, but `evaluate` will exclude this.
         graded: whether to use the number of shared labels as the grade.
 
     Raises:
-        TypeError: if labels are neither such an array nor collections, or only one of the arguments is an array.
-        ValueError: if an array contains entries other than 0 and 1, or the numbers of columns differ.
+        TypeError: if labels are neither such an array nor collections, or only one of the arguments
+            is an array.
+        ValueError: if an array contains entries other than 0 and 1, or the numbers of columns
+            differ.
     """
     sides = {"labels": _read(labels, "labels")}
     if gallery_labels is not None:
@@ -236,7 +244,9 @@ def _read(x: Any, name: str) -> Any:
 def _label_sets(
     x: Any, name: str, codes: dict[Any, int]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the start of the labels per item (and the end), and the labels' codes; add new labels to `codes`."""
+    """Return the start of the labels per item (and the end), and the labels' codes; add new labels
+    to `codes`.
+    """
     if isinstance(x, np.ndarray) and x.dtype.kind in "biuf":
         if x.ndim != 2 or len(x) == 0:
             raise ValueError(
@@ -252,8 +262,8 @@ def _label_sets(
     for i, labels in enumerate(x):
         if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
             raise TypeError(
-                f"{name} has {labels!r} at index {i}; expected a set of labels: to use single labels, pass them to "
-                "evaluate(x, labels)"
+                f"{name} has {labels!r} at index {i}; expected a set of labels: to use single "
+                "labels, pass them to evaluate(x, labels)"
             )
         found.extend(codes.setdefault(label, len(codes)) for label in set(labels))
         offsets.append(len(found))

@@ -59,8 +59,8 @@ class Comparison:
 
     def __str__(self) -> str:
         return (
-            f"{self.name}: difference {self.difference:+.4f}, {self.interval}, p = {self.p_value:.4f}, "
-            f"{self.n_queries:,} {self.unit}"
+            f"{self.name}: difference {self.difference:+.4f}, {self.interval}, p = "
+            f"{self.p_value:.4f}, {self.n_queries:,} {self.unit}"
         )
 
 
@@ -72,7 +72,9 @@ def check_resampling(level: float, seed: int) -> int:
 
 
 def interval_of(values_Q: _Floats, by: npt.ArrayLike | None, level: float, seed: int) -> Interval:
-    """Return the percentile interval for the mean, excluding NaN, by resampling queries, or classes if given."""
+    """Return the percentile interval for the mean, excluding NaN, by resampling queries, or classes
+    if given.
+    """
     rng = np.random.default_rng(check_resampling(level, seed))
     sum_C, count_C = _totals(values_Q, by)
     C = len(sum_C)
@@ -101,7 +103,9 @@ def compare_differences(
     seed: int,
     unit: str = "queries",
 ) -> Comparison:
-    """Test a mean difference, excluding NaN, by random signs per query, or per class; also return an interval."""
+    """Test a mean difference, excluding NaN, by random signs per query, or per class; also return
+    an interval.
+    """
     interval = interval_of(difference_Q, by, level, seed)
     sum_C, count_C = _totals(difference_Q, by)
     n = int(count_C.sum())
@@ -117,7 +121,9 @@ def compare_differences(
 
 
 def _totals(values_Q: _Floats, by: npt.ArrayLike | None) -> tuple[_Floats, npt.NDArray[np.int64]]:
-    """Return the sum and number of values per class, excluding NaN, both (C,); by default, per value."""
+    """Return the sum and number of values per class, excluding NaN, both (C,); by default, per
+    value.
+    """
     counts_Q = ~np.isnan(values_Q)
     if by is None:
         return values_Q[counts_Q], np.ones(np.count_nonzero(counts_Q), np.int64)
@@ -133,14 +139,18 @@ def _totals(values_Q: _Floats, by: npt.ArrayLike | None) -> tuple[_Floats, npt.N
 
 
 def batches(repetitions: int, numbers: int) -> Iterator[int]:
-    """Yield the number of repetitions to draw per batch, to limit memory, if a repetition draws `numbers` numbers."""
+    """Yield the number of repetitions to draw per batch, to limit memory, if a repetition draws
+    `numbers` numbers.
+    """
     batch = max(1, _NUMBERS_AT_A_TIME // max(1, numbers))
     return (min(batch, repetitions - start) for start in range(0, repetitions, batch))
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A metric of one model. Clustering metrics do not have an interval; the first model is not compared."""
+    """A metric of one model. Clustering metrics do not have an interval; the first model is not
+    compared.
+    """
 
     value: float
     interval: Interval | None = None
@@ -228,14 +238,18 @@ def compare(
     seed: int = 0,
     by: npt.ArrayLike | None = None,
 ) -> ComparisonTable:
-    """Compare models on the same queries or pairs: values, intervals, and paired tests against the first model.
+    """Compare models on the same queries or pairs: values, intervals, and paired tests against the
+    first model.
 
-    The p-values of ``result.compare`` are corrected for the number of comparisons in the table (Holm 1979): if m
-    p-values are sorted in ascending order, p'_i = max over j ≤ i of min(1, (m − j + 1) p_j).
+    The p-values of ``result.compare`` are corrected for the number of comparisons in the table
+    (Holm 1979): if m p-values are sorted in ascending order, p'_i = max over j ≤ i of min(1, (m −
+    j + 1) p_j).
 
     Args:
-        results: model → result of `evaluate` or `verify`. All must be measured on the same queries in the same order.
-        metrics: names. By default, all that every result contains, except precision@1 when the equal recall@1 is used.
+        results: model → result of `evaluate` or `verify`. All must be measured on the same queries
+            in the same order.
+        metrics: names. By default, all that every result contains, except precision@1 when the
+            equal recall@1 is used.
         level, seed, by: see `Evaluation.compare`.
 
     Raises:
@@ -248,7 +262,8 @@ def compare(
         >>> rng, labels = np.random.default_rng(0), np.arange(200) // 4
         >>> centres = rng.normal(size=(50, 8))[labels]
         >>> ours, theirs = (centres + noise * rng.normal(size=(200, 8)) for noise in (0.5, 0.9))
-        >>> table = compare({"ours": evaluate(ours, labels), "theirs": evaluate(theirs, labels)}, "map@r")
+        >>> results = {"ours": evaluate(ours, labels), "theirs": evaluate(theirs, labels)}
+        >>> table = compare(results, "map@r")
         >>> table["theirs", "map@r"].adjusted_p < 0.01
         True
     """

@@ -23,14 +23,16 @@ _COUNTS = ("n_queries", "n_unmatched", "n_gallery")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation(Measured):
-    """The measured metrics by name, in the requested order: ``evaluation["recall@1"]``, ``dict(evaluation)``.
+    """The measured metrics by name, in the requested order: ``evaluation["recall@1"]``,
+    ``dict(evaluation)``.
 
-    For definitions see docs/reference/metrics.md in the repository. Metrics are in [0, 1], but `ami` and `ari` can be
-    negative. Evaluations are equal if all values are equal.
+    For definitions see docs/reference/metrics.md in the repository. Metrics are in [0, 1], but
+    `ami` and `ari` can be negative. Evaluations are equal if all values are equal.
 
     Attributes:
-        per_query: name → float64 array (n_queries,). The metric is the mean of this array, excluding NaN. The value is
-            NaN (or 0, if ``unmatched="zero"``) for a query with no match. Only retrieval metrics have per-query values.
+        per_query: name → float64 array (n_queries,). The metric is the mean of this array,
+            excluding NaN. The value is NaN (or 0, if ``unmatched="zero"``) for a query with no
+            match. Only retrieval metrics have per-query values.
         n_queries, n_unmatched: number of queries, and number of queries that do not have a match.
         n_gallery: number of gallery items, or of queries if a gallery is not used.
     """
@@ -55,20 +57,23 @@ class Evaluation(Measured):
     ) -> Interval:
         """Return the bootstrap confidence interval for a metric's mean.
 
-        The interval lies between percentiles (1 ± level)/2 of the means of 2,000 resamples: queries are drawn with
-        replacement (Efron 1979). When queries depend on each other, use `by` to draw classes, as many as there are
-        (cluster bootstrap, Field and Welsh 2007); the mean is then taken over all queries in the drawn classes.
+        The interval lies between percentiles (1 ± level)/2 of the means of 2,000 resamples: queries
+        are drawn with replacement (Efron 1979). When queries depend on each other, use `by` to draw
+        classes, as many as there are (cluster bootstrap, Field and Welsh 2007); the mean is then
+        taken over all queries in the drawn classes.
 
         Args:
             name: a metric with per-query values.
             level: the confidence level, between 0 and 1. Default: 0.95.
-            seed: seed for the resamples, 0 (default) to 2**64 - 1. Equal seeds will give equal intervals.
+            seed: seed for the resamples, 0 (default) to 2**64 - 1. Equal seeds will give equal
+                intervals.
             by: (n_queries,) the queries' labels, or other groups of queries.
 
         Raises:
             KeyError: if the metric was not measured per query.
             TypeError: if the dtype of `by` is wrong.
-            ValueError: if `level` or `seed` is out of range, or `by` is of a wrong length or a single class.
+            ValueError: if `level` or `seed` is out of range, or `by` is of a wrong length or a
+                single class.
         """
         return interval_of(self._of_queries(name), by, level, seed)
 
@@ -83,20 +88,24 @@ class Evaluation(Measured):
     ) -> Comparison:
         """Compare models on the same queries, using a paired permutation test.
 
-        Under the null hypothesis that the models are equal, a query's difference is equally likely to be positive or
-        negative. p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided (Phipson and
-        Smyth 2010). If `by` is given, differences in a class get equal signs. To compare more models or metrics, use
-        `dml_eval_rs.compare`.
+        Under the null hypothesis that the models are equal, a query's difference is equally likely
+        to be positive or negative. p = (1 + #{|mean of randomly signed differences| ≥ |observed|})
+        / (1 + 10,000), two-sided (Phipson and Smyth 2010). If `by` is given, differences in a class
+        get equal signs. To compare more models or metrics, use `dml_eval_rs.compare`.
 
         Args:
-            other: the second model's evaluation. It must be measured on the same queries in the same order.
-            name, level, seed, by: used for the test and for the difference's interval, see `confidence_interval`.
+            other: the second model's evaluation. It must be measured on the same queries in the
+                same order.
+            name, level, seed, by: used for the test and for the difference's interval, see
+                `confidence_interval`.
 
         Returns:
-            The difference between the means, a p-value and an interval. When all queries are equal, the p-value is 1.
+            The difference between the means, a p-value and an interval. When all queries are equal,
+            the p-value is 1.
 
         Raises:
-            KeyError, TypeError, ValueError: as `confidence_interval`, or if the queries are not identical.
+            KeyError, TypeError, ValueError: as `confidence_interval`, or if the queries are not
+                identical.
         """
         mine, theirs = self._of_queries(name), other._of_queries(name)
         if not np.array_equal(np.isnan(mine), np.isnan(theirs)):
@@ -110,7 +119,8 @@ class Evaluation(Measured):
         return compare_differences(name, difference_Q, observed, by, level, seed)
 
     def per_class(self, name: str, labels: npt.ArrayLike) -> dict[Any, float]:
-        """Return the mean of a metric per class, sorted by label; NaN if none of the class's queries has a match.
+        """Return the mean of a metric per class, sorted by label; NaN if none of the class's
+        queries has a match.
 
         Args:
             name: a metric with per-query values.
@@ -129,14 +139,17 @@ class Evaluation(Measured):
         return dict(zip(classes.tolist(), means.tolist(), strict=True))
 
     def to_dict(self) -> dict[str, float]:
-        """Return the metrics and the counts `n_queries`, `n_unmatched` and `n_gallery`, to be saved as JSON."""
+        """Return the metrics and the counts `n_queries`, `n_unmatched` and `n_gallery`, to be saved
+        as JSON.
+        """
         return {**self._values, **{name: getattr(self, name) for name in _COUNTS}}
 
     @classmethod
     def from_dict(
         cls, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
     ) -> Evaluation:
-        """Rebuild an evaluation from `to_dict`, which can be loaded from JSON, and `per_query`; ignore unknown keys.
+        """Rebuild an evaluation from `to_dict`, which can be loaded from JSON, and `per_query`;
+        ignore unknown keys.
 
         Raises:
             KeyError: if a count, or a metric that is in `per_query`, is missing.
@@ -151,7 +164,8 @@ class Evaluation(Measured):
     def table(self) -> Table:
         """Return the titles and values of the metrics, and the number of queries.
 
-        Omit a K that exceeds the gallery if a smaller K is shown, and Precision@1 if the equal Recall@1 is shown.
+        Omit a K that exceeds the gallery if a smaller K is shown, and Precision@1 if the equal
+        Recall@1 is shown.
         """
         fitting = {family_of(name) for name in self if _k_of(name) <= self.n_gallery}
         shown = [
@@ -168,10 +182,12 @@ class Evaluation(Measured):
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
         """Draw Recall@K over K on matplotlib axes, by default in a new figure, and return the axes.
 
-        Use `label` to name the curve in a legend. Note that a K that exceeds the gallery is omitted.
+        Use `label` to name the curve in a legend. Note that a K that exceeds the gallery is
+        omitted.
 
         Raises:
-            ModuleNotFoundError: if matplotlib is not installed: ``pip install 'dml-eval-rs[plot]'``.
+            ModuleNotFoundError: if matplotlib is not installed:
+                ``pip install 'dml-eval-rs[plot]'``.
             ValueError: if Recall@K was not measured.
         """
         by_k = {_k_of(name): value for name, value in self.items() if family_of(name) == "recall@K"}

@@ -1,7 +1,7 @@
 """The table of metrics. Names, titles and meanings are listed only here.
 
-If a name ends in K (a number of neighbours) or X (a share of accepted negatives), it is a family: for example,
-``"recall@K"`` is the family of ``"recall@1"`` and ``"recall@10"``.
+If a name ends in K (a number of neighbours) or X (a share of accepted negatives), it is a family:
+for example, ``"recall@K"`` is the family of ``"recall@1"`` and ``"recall@10"``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ _TABLE: dict[Kind, tuple[tuple[str, str, str], ...]] = {
         (
             "micro_ap",
             "µAP",
-            "average precision of all pairs in a single ranking: matching pairs in front count more",
+            "average precision of all pairs in a single ranking: matching pairs in front count "
+            "more",
         ),
         (
             "accuracy",
@@ -112,7 +113,9 @@ DEFAULT = ("recall@1", "recall@10", "recall@100", "precision@1", "r_precision", 
 def check_metrics(
     metrics: str | Iterable[str], kinds: Iterable[Kind] = ("retrieval", "clustering")
 ) -> list[str]:
-    """Check that metrics are of these kinds; return distinct names in the requested order; a string is a name."""
+    """Check that metrics are of these kinds; return distinct names in the requested order; a string
+    is a name.
+    """
     if not isinstance(metrics, Iterable):
         raise TypeError(f"metrics is {metrics!r}; expected names such as ('recall@1', 'map@r')")
     names = list(dict.fromkeys([metrics] if isinstance(metrics, str) else metrics))
@@ -133,7 +136,9 @@ def check_metrics(
 
 
 def _describe_unknown(name: str, known: list[str]) -> str:
-    """Return the error message for an unknown name, which suggests the most similar name and lists all names."""
+    """Return the error message for an unknown name, which suggests the most similar name and lists
+    all names.
+    """
     lower = name.lower()
     stem, at, number = lower.partition("@")
     if family_of(lower) in known:
@@ -152,7 +157,9 @@ def _describe_unknown(name: str, known: list[str]) -> str:
 
 
 def family_of(name: str) -> str | None:
-    """Return the name in the table, for example ``"recall@K"`` for ``"recall@10"``; None if the name is unknown."""
+    """Return the name in the table, for example ``"recall@K"`` for ``"recall@10"``; None if the
+    name is unknown.
+    """
     if name in METRICS and not name.endswith(("@K", "=X")):
         return name
     stem, at, rest = name.partition("@")
@@ -162,7 +169,9 @@ def family_of(name: str) -> str | None:
 
 
 def title_of(name: str) -> str:
-    """Return a metric's title, for example ``"Recall@1"`` for ``"recall@1"``; return unknown names unchanged."""
+    """Return a metric's title, for example ``"Recall@1"`` for ``"recall@1"``; return unknown names
+    unchanged.
+    """
     family = family_of(name)
     if family is None:
         return name

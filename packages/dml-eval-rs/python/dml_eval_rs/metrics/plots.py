@@ -35,7 +35,9 @@ def plot_recall(recall: Mapping[int, float], ax: Axes | None, label: str | None)
 def plot_roc(
     roc: Any, marked: Mapping[float, float], n_negative: int, ax: Axes | None, label: str | None
 ) -> Axes:
-    """Draw TAR over FAR, on a logarithmic axis that begins at one accepted negative; mark the requested points."""
+    """Draw TAR over FAR, on a logarithmic axis that begins at one accepted negative; mark the
+    requested points.
+    """
     axes = _axes(ax)
     x = np.geomspace(min([1 / n_negative, 0.5, *marked]), 1, _SAMPLES)
     (line,) = axes.plot(x, np.interp(x, roc.far, roc.tar), label=label)

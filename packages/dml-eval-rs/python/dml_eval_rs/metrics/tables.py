@@ -107,7 +107,9 @@ def _latex(row: Sequence[str]) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Measured(Tabular, Mapping[str, float]):
-    """Measured metrics by name, in the requested order. Results are equal if all values are equal."""
+    """Measured metrics by name, in the requested order. Results are equal if all values are
+    equal.
+    """
 
     _values: Mapping[str, float]
 

@@ -56,35 +56,42 @@ def evaluate_shards(
     block: int | None = None,
     **options: Unpack[Options],
 ) -> Evaluation:
-    """Measure embeddings in shards, using tasks on any kind of worker, and return the exact result of `evaluate`.
+    """Measure embeddings in shards, using tasks on any kind of worker, and return the exact result
+    of `evaluate`.
 
-    The embeddings are the concatenated shards. Tasks read two blocks of rows and return a few numbers per query to be
-    added up, so workers, order, retries and repeated tasks do not change any bits. The calling process stores the
-    labels, and 24 bytes per pair of a query and a match, but never the embeddings.
+    The embeddings are the concatenated shards. Tasks read two blocks of rows and return a few
+    numbers per query to be added up, so workers, order, retries and repeated tasks do not change
+    any bits. The calling process stores the labels, and 24 bytes per pair of a query and a match,
+    but never the embeddings.
 
     Args:
-        shards: paths of files, to be mapped by workers, see `load_array`; functions that take no arguments and return
-            an array (must be picklable; called per task, so they should map or cache); or arrays, to be sent with the
-            tasks. All must be (n_i, D) with a common float dtype, or (n_i, W) uint8 codes if
-            ``similarity="hamming"``; n_i can be 0.
-        labels: the labels of all rows, in the order of the shards, see `evaluate`: an array, `Labels` or `Relevance`.
-        gallery, gallery_labels: shards and labels of the gallery. By default, the queries are searched.
-        map: should call a picklable function per task and return the results, in any order. Use the builtin, an
-            executor's `map`, or `adapters.ray.ray_map()`; to write your version, see docs/guide/shards.md.
-        block: maximum rows per block; a task uses two blocks. By default, a quarter of the rows, but 8,192 to 131,072.
-        options: options of `evaluate`, except `peers`, with only retrieval metrics. `threads` is the number per task,
-            by default 1, or None to use all cores of a worker's machine; `progress` will be called when a task ends.
+        shards: paths of files, to be mapped by workers, see `load_array`; functions that take no
+            arguments and return an array (must be picklable; called per task, so they should map or
+            cache); or arrays, to be sent with the tasks. All must be (n_i, D) with a common float
+            dtype, or (n_i, W) uint8 codes if ``similarity="hamming"``; n_i can be 0.
+        labels: the labels of all rows, in the order of the shards, see `evaluate`: an array,
+            `Labels` or `Relevance`.
+        gallery, gallery_labels: shards and labels of the gallery. By default, the queries are
+            searched.
+        map: should call a picklable function per task and return the results, in any order. Use the
+            builtin, an executor's `map`, or `adapters.ray.ray_map()`; to write your version, see
+            docs/guide/shards.md.
+        block: maximum rows per block; a task uses two blocks. By default, a quarter of the rows,
+            but 8,192 to 131,072.
+        options: options of `evaluate`, except `peers`, with only retrieval metrics. `threads` is
+            the number per task, by default 1, or None to use all cores of a worker's machine;
+            `progress` will be called when a task ends.
 
     Raises:
         TypeError: as `evaluate`, or if the map does not return the function's results.
-        ValueError: as `evaluate`, or if a shard can't be read by a worker, differs in width or dtype from other
-            shards, or changes between tasks; if a result is lost; or if a worker uses a different version of this
-            package.
+        ValueError: as `evaluate`, or if a shard can't be read by a worker, differs in width or
+            dtype from other shards, or changes between tasks; if a result is lost; or if a worker
+            uses a different version of this package.
     """
     if "peers" in options:
         raise TypeError(
-            "evaluate_shards can't use peers, because map divides the work; to use a map over ranks, see "
-            "docs/guide/shards.md in the repository"
+            "evaluate_shards can't use peers, because map divides the work; to use a map over "
+            "ranks, see docs/guide/shards.md in the repository"
         )
     options.setdefault("threads", 1)
     checked = check_options(**options)
@@ -143,9 +150,11 @@ def _count(call: Call) -> Positives:
 
 
 def divide(call: Call) -> tuple[list[Tile], list[Tile]]:
-    """Return the pairs of blocks in two waves: first a single pair per block of queries, then the remaining pairs.
+    """Return the pairs of blocks in two waves: first a single pair per block of queries, then the
+    remaining pairs.
 
-    The first wave's counts tell tasks in the second wave which positives can no longer change a metric.
+    The first wave's counts tell tasks in the second wave which positives can no longer change a
+    metric.
     """
     columns = len(call.gallery.blocks)
     first = [(i, i % columns) for i in range(len(call.queries.blocks))]
@@ -155,7 +164,9 @@ def divide(call: Call) -> tuple[list[Tile], list[Tile]]:
 def _find_all_positives(
     call: Call,
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64], npt.NDArray[np.uint64]]:
-    """Return the start of the positives per query, and the keys and indices, sorted by key and then by index."""
+    """Return the start of the positives per query, and the keys and indices, sorted by key and then
+    by index.
+    """
     found: list[list[Any]] = [[] for _ in call.queries.blocks]
     for (_, part, *_), (sizes, keys, indices) in call.run(_find_positives, positive_tasks(call)):
         ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -180,7 +191,9 @@ def _find_all_positives(
 
 
 def positive_tasks(call: Call) -> Iterator[Task]:
-    """Yield tasks for queries and items that can match, chosen by label, or from the lists of both blocks."""
+    """Yield tasks for queries and items that can match, chosen by label, or from the lists of both
+    blocks.
+    """
     by_label = call.relation.offsets is None
     for number, (queries, items) in enumerate(
         _rows_by_label(call) if by_label else _rows_by_blocks(call)
@@ -235,7 +248,9 @@ def _rows_by_blocks(call: Call) -> Iterator[_Asked]:
 def _find_positives(
     loaded: Loaded, relation: Relation
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64], npt.NDArray[np.uint64]]:
-    """Return the number of positives per query, and the positives' keys and places in the gallery."""
+    """Return the number of positives per query, and the positives' keys and places in the
+    gallery.
+    """
     space = {"similarity": loaded.options["similarity"], "threads": loaded.options["threads"]}
     offsets, keys, indices = _native.find_positives(
         loaded.rows[0], loaded.rows[-1], relation, **space

@@ -1,4 +1,5 @@
-"""The commands `dml-eval truth`, to write exact neighbours to a file, and `dml-eval index`, to measure an index.
+"""The commands `dml-eval truth`, to write exact neighbours to a file, and `dml-eval index`, to
+measure an index.
 
 Shapes: `Q` queries, `G` gallery, `D` dim, `K` neighbours.
 """
@@ -28,7 +29,8 @@ from dml_eval_rs.search import IndexRecall, check_found, index_recall, mean_of, 
 from dml_eval_rs.shards.search import knn_shards
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-# Bytes per query and neighbour: 20 for the result, 20 for a block's neighbours, and the rest to join both.
+# Bytes per query and neighbour: 20 for the result, 20 for a block's neighbours, and the rest to
+# join both.
 _BYTES = 100
 _ALLOWED = "a .npy file of (n,) booleans: which items of the base can be found"
 _RANKS = 1, 10, 100
@@ -56,11 +58,17 @@ def add_truth(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="also write similarities: .fbin, .fvecs or .npy",
     )
-    distance = "write all items with at least this similarity (hamming: up to this distance) instead of neighbours"
+    distance = (
+        "write all items with at least this similarity (hamming: up to this distance) instead of "
+        "neighbours"
+    )
     add("--range", type=float, metavar="SIMILARITY", help=distance)
     add("--exclude-self", action="store_true", help="query i excludes item i")
     add("--allowed", metavar="FILE", help=_ALLOWED)
-    limit = "memory for rows and results, in addition to about 100 MiB; for example 4GB; default: 384MiB"
+    limit = (
+        "memory for rows and results, in addition to about 100 MiB; for example 4GB; default: "
+        "384MiB"
+    )
     add("--memory", type=_bytes, default=_bytes("384MiB"), metavar="SIZE", help=limit)
     parser.set_defaults(run=write_truth)
 
@@ -108,7 +116,9 @@ def _bytes(text: str) -> int:
 
 
 def _shared(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of the searches; the similarity can be stated in the file of the base."""
+    """Return the arguments of the searches; the similarity can be stated in the file of the
+    base.
+    """
     if isinstance(options.similarity, Unstated):
         options.similarity = stated_similarity(options.base) or options.similarity
     shared = {
@@ -119,7 +129,9 @@ def _shared(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def write_truth(options: argparse.Namespace) -> str:
-    """Write the exact neighbours, or the items in a range, and return a line that says what was written."""
+    """Write the exact neighbours, or the items in a range, and return a line that says what was
+    written.
+    """
     base, queries = with_part(options.base, "train"), with_part(options.queries, "test")
     items, asking = load_array(base), load_array(queries)
     shared = _shared(options)
@@ -137,17 +149,23 @@ def write_truth(options: argparse.Namespace) -> str:
         check_writable(options.out, (".npz",))
         if options.similarities:
             raise ValueError(
-                "--range and --similarities are both given; expected only --range with --out FILE.npz"
+                "--range and --similarities are both given; expected only --range with --out "
+                "FILE.npz"
             )
         offsets, indices, similarities = range_search(asking, items, options.range, **shared)
         with replacing(options.out) as file:
             np.savez(file, offsets=offsets, indices=indices, similarities=similarities)
         what = f"{len(indices):,} items"
-    return f"{options.out}: {what} for {len(asking):,} queries in {len(items):,} ({options.similarity})"
+    return (
+        f"{options.out}: {what} for {len(asking):,} queries in {len(items):,} "
+        f"({options.similarity})"
+    )
 
 
 def choose_block(memory: int, row: int, queries: int, k: int) -> int:
-    """Return the most rows, of `row` bytes, per block, so that two blocks and all results fit into memory."""
+    """Return the most rows, of `row` bytes, per block, so that two blocks and all results fit into
+    memory.
+    """
     result = _BYTES * k
     free = memory - queries * result
     together = (
@@ -157,7 +175,8 @@ def choose_block(memory: int, row: int, queries: int, k: int) -> int:
     if block < 1:
         needed = queries * result + 2 * row + result
         raise ValueError(
-            f"--memory is {memory:,} bytes; expected at least {needed:,} for {queries:,} × {k} neighbours"
+            f"--memory is {memory:,} bytes; expected at least {needed:,} for {queries:,} × {k} "
+            "neighbours"
         )
     return block
 
@@ -237,8 +256,8 @@ def recall_from_truth(
 ) -> IndexRecall:
     """Compute an index's recall from stored neighbours.
 
-    Without similarities, only the k stored neighbours are correct; with similarities, stored neighbours that tie with
-    the k-th are, too. Missing neighbours (−1) do not count.
+    Without similarities, only the k stored neighbours are correct; with similarities, stored
+    neighbours that tie with the k-th are, too. Missing neighbours (−1) do not count.
 
     Args:
         found: (Q, k or more) integers, see `index_recall`.
@@ -249,13 +268,15 @@ def recall_from_truth(
     found_QK = check_found(found, len(truth), k)[:, :k]
     if truth.ndim != 2 or truth.shape[1] < k or truth.dtype.kind not in "iu":
         raise ValueError(
-            f"truth has shape {truth.shape} and dtype {truth.dtype}; expected (queries, {k} or more) integers"
+            f"truth has shape {truth.shape} and dtype {truth.dtype}; expected (queries, {k} or "
+            "more) integers"
         )
     counts_QT = np.broadcast_to(np.arange(truth.shape[1]) < k, truth.shape)
     if similarities is not None:
         if similarities.shape != truth.shape:
             raise ValueError(
-                f"similarities has shape {similarities.shape}; expected {truth.shape} to match truth"
+                f"similarities has shape {similarities.shape}; expected {truth.shape} to match "
+                "truth"
             )
         counts_QT = similarities >= similarities[:, k - 1 : k]
     per_query = np.empty(len(truth))

@@ -23,20 +23,23 @@ from dml_eval_rs.inputs.files import load_array
 
 Source = str | os.PathLike[str] | Callable[[], Any] | Any
 
-# Defaults for `block`: the minimum number of blocks per side, to give workers enough pairs, and the minimum and maximum
-# number of rows per block.
+# Defaults for `block`: the minimum number of blocks per side, to give workers enough pairs, and the
+# minimum and maximum number of rows per block.
 _BLOCKS, _LEAST, _MOST = 4, 8_192, 131_072
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Some or all rows of a shard. If the source is an array in memory, only these rows are pickled.
+    """Some or all rows of a shard. If the source is an array in memory, only these rows are
+    pickled.
 
     Attributes:
         name: the name to use in errors, for example ``shards[3] (part-3.npy)``.
-        source: the path of a file, see `load_array`, a function that returns an array, or an array in memory.
+        source: the path of a file, see `load_array`, a function that returns an array, or an array
+            in memory.
         similarity: ``"hamming"`` if rows are codes.
-        shape, dtype: the full shard's shape (rows, D), and the dtype to compare in; (0, 0) and "" if not known yet.
+        shape, dtype: the full shard's shape (rows, D), and the dtype to compare in; (0, 0) and ""
+            if not known yet.
         rows: a range, or sorted places.
         held: the array's rows, after pickling.
     """
@@ -56,13 +59,16 @@ class Shard:
         return Shard, tuple(getattr(sent, field.name) for field in fields(sent))
 
     def open(self) -> npt.NDArray[Any]:
-        """Open the shard, mapping a file into memory, and check that shape and dtype have not changed."""
+        """Open the shard, mapping a file into memory, and check that shape and dtype have not
+        changed.
+        """
         options: Any = {"may_be_empty": True, "widens": False}
         array = arguments.check_rows(self._load(), self.name, self.similarity, **options)
         if self.dtype and (array.shape, self._compared(array)) != (self.shape, self.dtype):
             raise ValueError(
-                f"{self.name} has shape {array.shape} and dtype {array.dtype} on {socket.gethostname()}, but had "
-                f"{self.shape} and {self.dtype} before: don't change shards until the end"
+                f"{self.name} has shape {array.shape} and dtype {array.dtype} on "
+                f"{socket.gethostname()}, but had {self.shape} and {self.dtype} before: don't "
+                "change shards until the end"
             )
         return array
 
@@ -73,8 +79,8 @@ class Shard:
             return load_array(self.source)
         except FileNotFoundError:
             raise ValueError(
-                f"{self.name} is absent on {socket.gethostname()}; expected a path that all workers can read, for "
-                "example in a shared folder"
+                f"{self.name} is absent on {socket.gethostname()}; expected a path that all "
+                "workers can read, for example in a shared folder"
             ) from None
         except (OSError, ValueError, ImportError) as error:
             raise ValueError(
@@ -82,7 +88,9 @@ class Shard:
             ) from None
 
     def describe(self) -> Shard:
-        """Open the shard, and return a copy that knows shape and dtype. Arrays are converted only here."""
+        """Open the shard, and return a copy that knows shape and dtype. Arrays are converted only
+        here.
+        """
         array = self.open()
         source = self.source if isinstance(self.source, str) or callable(self.source) else array
         dtype = self._compared(array)
@@ -98,11 +106,14 @@ class Shard:
 
 
 def to_shards(sources: Sequence[Source], name: str, similarity: str) -> list[Shard]:
-    """Convert a sequence of sources to shards. Arrays are described here, other sources by the workers."""
+    """Convert a sequence of sources to shards. Arrays are described here, other sources by the
+    workers.
+    """
     if isinstance(sources, (str, bytes)) or not isinstance(sources, Sequence):
         raise TypeError(
-            f"{name} is a {type(sources).__name__}; expected a list of shards: paths of .npy files, arrays, or "
-            "functions that return arrays. If there is only one array, use evaluate or knn"
+            f"{name} is a {type(sources).__name__}; expected a list of shards: paths of .npy "
+            "files, arrays, or functions that return arrays. If there is only one array, use "
+            "evaluate or knn"
         )
     if len(sources) == 0:
         raise ValueError(f"{name} is empty; expected at least one shard")
@@ -149,7 +160,8 @@ class Side:
 
     Args:
         shards: the side's shards.
-        block: maximum rows per block; by default, workers get enough blocks, and blocks are cheap to read.
+        block: maximum rows per block; by default, workers get enough blocks, and blocks are cheap
+            to read.
         kept: the sorted rows to be used; by default all.
     """
 
@@ -193,13 +205,16 @@ class Side:
         return Part(shards, rows)
 
     def check_digests(self, part: Part, digests: npt.NDArray[np.uint64]) -> None:
-        """Raise a ValueError if a row's digest differs from an earlier task's digest; name the first such row."""
+        """Raise a ValueError if a row's digest differs from an earlier task's digest; name the
+        first such row.
+        """
         rows = index(part.rows)
         differs = self._is_read[rows] & (self._digests[rows] != digests)
         if differs.any():
             raise ValueError(
-                f"{part.name_row(int(np.argmax(differs)))} changed between two tasks; expected the same rows in all "
-                "tasks: don't change shards until the end, and give all workers the same files"
+                f"{part.name_row(int(np.argmax(differs)))} changed between two tasks; expected the "
+                "same rows in all tasks: don't change shards until the end, and give all workers "
+                "the same files"
             )
         self._digests[rows] = digests
         self._is_read[rows] = True
@@ -222,7 +237,9 @@ def read(parts: Sequence[Part]) -> npt.NDArray[Any]:
 
 
 def digest_rows(x: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """Return a number per row (B,), used to detect changed rows: Σ word_i · w_i modulo 2**64, w_i odd."""
+    """Return a number per row (B,), used to detect changed rows: Σ word_i · w_i modulo 2**64, w_i
+    odd.
+    """
     words = x.view(f"u{math.gcd(x.shape[1] * x.itemsize, 8)}")
     weights = np.arange(1, words.shape[1] + 1, dtype=np.uint64) * np.uint64(
         0x9E3779B97F4A7C15

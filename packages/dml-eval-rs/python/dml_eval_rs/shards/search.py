@@ -43,14 +43,16 @@ def knn_shards(
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Find the k nearest gallery items per query when embeddings are in shards, and return the exact result of `knn`.
+    """Find the k nearest gallery items per query when embeddings are in shards, and return the
+    exact result of `knn`.
 
-    A task searches a block of queries in a block of the gallery. Neighbours are merged by exact keys, so the workers,
-    order, retries and repeated tasks do not change any bits. The calling process uses 20 bytes per neighbour, but does
-    not load the embeddings.
+    A task searches a block of queries in a block of the gallery. Neighbours are merged by exact
+    keys, so the workers, order, retries and repeated tasks do not change any bits. The calling
+    process uses 20 bytes per neighbour, but does not load the embeddings.
 
     Args:
-        queries, gallery: shards, see `evaluate_shards`. Use None as the gallery to search the queries.
+        queries, gallery: shards, see `evaluate_shards`. Use None as the gallery to search the
+            queries.
         k, similarity, exclude_self, exclude: see `knn`.
         allowed: (G,) booleans, the gallery items that can be found. Only these rows are read.
         map, block, threads, progress: see `evaluate_shards`.
@@ -74,7 +76,8 @@ def knn_shards(
         places[kept_G] = np.arange(len(kept_G))
         own_Q = None if own_Q is None else places[own_Q]
         asked = Side(found[-1], block, kept_G)
-    # Tasks do not exclude items. If any item should be excluded, tasks will return an additional neighbour.
+    # Tasks do not exclude items. If any item should be excluded, tasks will return an additional
+    # neighbour.
     options = {"similarity": similarity, "k": k + excludes, "threads": threads}
     call = Call(asking, asked, options, map, progress)
     shape = len(asking), k
@@ -89,7 +92,9 @@ def knn_shards(
 
 
 def _join(best: _Found, found: _Found, start: int, own: npt.NDArray[np.int64] | None) -> None:
-    """Merge neighbours, sort by order and then by index, and keep the best, excluding the queries' `own` items."""
+    """Merge neighbours, sort by order and then by index, and keep the best, excluding the queries'
+    `own` items.
+    """
     k = best[0].shape[1]
     for low in range(0, len(found[0]), _ROWS):
         orders, indices, similarities = (of[low : low + _ROWS] for of in found)
@@ -105,14 +110,17 @@ def _join(best: _Found, found: _Found, start: int, own: npt.NDArray[np.int64] | 
 
 
 def _search(loaded: Loaded, _: Relation) -> _Found:
-    """Return the queries' neighbours in a gallery block: keys as integers, indices and similarities."""
+    """Return the queries' neighbours in a gallery block: keys as integers, indices and
+    similarities.
+    """
     x, items, options = loaded.rows[0], loaded.rows[-1], loaded.options
     space = {"similarity": options["similarity"], "threads": options["threads"]}
     similarities, indices = _native.knn(x, items, min(options["k"], len(items)), **space)
     places = indices + loaded.first[1]
     if options["similarity"] == "hamming":
         return -similarities.astype(np.int64), places, similarities
-    # Compute exact keys, which can differ even if float32 similarities are equal. A relation's items must be sorted.
+    # Compute exact keys, which can differ even if float32 similarities are equal. A relation's
+    # items must be sorted.
     order = np.argsort(indices, axis=1)
     listed = np.take_along_axis(indices, order, axis=1)
     offsets = np.arange(0, indices.size + 1, indices.shape[1], dtype=np.uint64)

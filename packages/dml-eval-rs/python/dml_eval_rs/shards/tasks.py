@@ -1,4 +1,6 @@
-"""The tasks of a call: pure functions that can run on any machine, in any order, and more than once."""
+"""The tasks of a call: pure functions that can run on any machine, in any order, and more than
+once.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,18 @@ VERSION = _native.VERSION
 
 Key = tuple[str, int, int]  # a task's name, and the numbers of the blocks to read
 Tile = tuple[int, int]  # the numbers of a query block and a gallery block
-# A `Work`, a part of the queries, a part of the gallery (None if the parts are equal) and further entries; or a `Work`
-# and a shard to describe.
+# A `Work`, a part of the queries, a part of the gallery (None if the parts are equal) and further
+# entries; or a `Work` and a shard to describe.
 Task = tuple[Any, ...]
-# Like an executor's `map` for a single iterable. It must call the function once per task, and can return results in any
-# order or twice. Tasks share entries, so a map can send entries separately.
+# Like an executor's `map` for a single iterable. It must call the function once per task, and can
+# return results in any order or twice. Tasks share entries, so a map can send entries separately.
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 class Work(NamedTuple):
-    """The first entry of each task: the key, a digest of the call's arguments, and the driver's version."""
+    """The first entry of each task: the key, a digest of the call's arguments, and the driver's
+    version.
+    """
 
     key: Key
     call: str = ""
@@ -49,7 +53,8 @@ class Result(NamedTuple):
 def run_tasks(
     map: Map, function: Callable[..., Any], tasks: Iterable[Task], call: str = ""
 ) -> Iterator[tuple[Task, Any]]:
-    """Call a picklable function with the entries of a task after the first, and yield each task once, with the value.
+    """Call a picklable function with the entries of a task after the first, and yield each task
+    once, with the value.
 
     Raises:
         TypeError, ValueError: if the map does not return the results of these tasks.
@@ -66,7 +71,8 @@ def run_tasks(
     for result in map(partial(_run, function), issued):
         if not isinstance(result, Result):
             raise TypeError(
-                f"map returned a {type(result).__name__}; expected the function's results: if these are futures, wait"
+                f"map returned a {type(result).__name__}; expected the function's results: if "
+                "these are futures, wait"
             )
         if result.call != call or not (result.key in waiting or result.key in done):
             raise ValueError(
@@ -79,9 +85,9 @@ def run_tasks(
     if waiting:
         lost = next(iter(waiting.values()))
         raise ValueError(
-            f"map returned no result for {len(waiting)} of {len(waiting) + len(done)} tasks, the first for "
-            f"{' with '.join(of.name for of in lost if isinstance(of, (Part, Shard)))}; expected a result per task: "
-            "map should retry lost tasks"
+            f"map returned no result for {len(waiting)} of {len(waiting) + len(done)} tasks, the "
+            f"first for {' with '.join(of.name for of in lost if isinstance(of, (Part, Shard)))}; "
+            "expected a result per task: map should retry lost tasks"
         )
 
 
@@ -89,8 +95,8 @@ def _run(function: Callable[..., Any], task: Task) -> Result:
     work: Work = task[0]
     if work.version != VERSION:
         raise ValueError(
-            f"dml-eval-rs is {VERSION} on {socket.gethostname()} and {work.version} in the driver; expected the same "
-            "version on all workers"
+            f"dml-eval-rs is {VERSION} on {socket.gethostname()} and {work.version} in the driver; "
+            "expected the same version on all workers"
         )
     return Result(work.key, work.call, function(*task[1:]))
 
@@ -105,8 +111,8 @@ def describe_shards(
     """Let workers open the shards, and return the shards per side with shapes and dtypes.
 
     Raises:
-        TypeError, ValueError: if a shard can't be read, is of a wrong dtype, or differs in width or dtype from other
-            shards, or a side does not contain rows.
+        TypeError, ValueError: if a shard can't be read, is of a wrong dtype, or differs in width or
+            dtype from other shards, or a side does not contain rows.
     """
     sides = [
         to_shards(side, name, similarity)
@@ -126,8 +132,8 @@ def describe_shards(
     for shard in (shard for side in sides for shard in side):
         if (shard.shape[1], shard.dtype) != (first.shape[1], first.dtype):
             raise ValueError(
-                f"{shard.name} has shape {shard.shape} and dtype {shard.dtype}; expected ({shard.shape[0]}, "
-                f"{first.shape[1]}) and {first.dtype}, like {first.name}"
+                f"{shard.name} has shape {shard.shape} and dtype {shard.dtype}; expected "
+                f"({shard.shape[0]}, {first.shape[1]}) and {first.dtype}, like {first.name}"
             )
     for name, side in zip(names, sides):
         if not any(len(shard.rows) for shard in side):
@@ -186,7 +192,9 @@ class Call:
         self.digest = digest.hexdigest()
 
     def tiles(self) -> list[Tile]:
-        """Return the pairs of blocks to compare. If pairs of rows are symmetric, only pairs with i ≤ j are needed."""
+        """Return the pairs of blocks to compare. If pairs of rows are symmetric, only pairs with i
+        ≤ j are needed.
+        """
         rows = len(self.queries.blocks)
         columns = range(len(self.gallery.blocks))
         return [(i, j) for j in columns for i in range(j + 1 if self.symmetric else rows)]
@@ -200,9 +208,11 @@ class Call:
         return total
 
     def restrict(self, queries: Any, items: Any) -> Relation:
-        """Restrict the relation to some queries and items, and number both from 0; items are the queries if None.
+        """Restrict the relation to some queries and items, and number both from 0; items are the
+        queries if None.
 
-        If items are a block, `exclude` keeps places in the full gallery, and the core compares these with `first_item`.
+        If items are a block, `exclude` keeps places in the full gallery, and the core compares
+        these with `first_item`.
         """
         of, own_Q = self.relation, None
         found: dict[str, Any] = {}
@@ -245,8 +255,8 @@ class Call:
     ) -> Iterator[tuple[Task, Any]]:
         """Yield tasks with the values, and check the rows' digests.
 
-        Tasks must be a key, a part of the queries, a part of the gallery or None, and further entries. The function is
-        called with a `Loaded` and the further entries.
+        Tasks must be a key, a part of the queries, a part of the gallery or None, and further
+        entries. The function is called with a `Loaded` and the further entries.
         """
         named = ((Work(key, self.digest), *entries) for key, *entries in tasks)
         compute = partial(_compute, function, self.options)
@@ -264,8 +274,8 @@ class Call:
     ) -> Iterator[tuple[Tile, Any]]:
         """Run a task per pair of blocks, and yield the pairs with the values.
 
-        The function is called with the relation between both blocks, and the values of `entries`. By default, all pairs
-        are compared, and added to `total`.
+        The function is called with the relation between both blocks, and the values of `entries`.
+        By default, all pairs are compared, and added to `total`.
         """
         if tiles is None:
             tiles = self.tiles()
@@ -298,7 +308,9 @@ def begin_call(
     progress: Progress | None,
     exclude: npt.ArrayLike | None = None,
 ) -> tuple[Call, Sides]:
-    """Return a call with a relation, and stand-ins for both sides' rows, which do not use memory."""
+    """Return a call with a relation, and stand-ins for both sides' rows, which do not use
+    memory.
+    """
     found = describe_shards(shards, gallery, options["similarity"], map)
     stand_ins = [
         np.broadcast_to(
@@ -323,7 +335,8 @@ def _compute(
 ) -> tuple[list[npt.NDArray[np.uint64]], Any]:
     """Read the parts, call the function, and return the rows' digests and the function's value.
 
-    When the core raises an error that names a row, for example because a number is not finite, name the shard's row.
+    When the core raises an error that names a row, for example because a number is not finite, name
+    the shard's row.
     """
     parts = [queries] if gallery is None else [queries, gallery]
     loaded = Loaded(options, parts)

@@ -23,14 +23,17 @@ from dml_eval_rs.verification import rates
 from dml_eval_rs.verification.result import Verification
 from dml_eval_rs.verification.verify import DEFAULT
 
-# Scores (K,) of negatives, hashes (K,), and the least number of trailing zeros in a hash (0 if all negatives are kept).
+# Scores (K,) of negatives, hashes (K,), and the least number of trailing zeros in a hash (0 if all
+# negatives are kept).
 _Kept = tuple[npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
-# The number of negatives above a search's range, the number inside, and scores of negatives inside (see `_Kept`).
+# The number of negatives above a search's range, the number inside, and scores of negatives inside
+# (see `_Kept`).
 _Observed = tuple[int, int, npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
 
 _SAMPLE = 1 << 21  # scores of negatives, 16 bytes each, to sample for the first search ranges
 _KEPT = 1 << 22  # scores of negatives, 16 bytes each, to keep in total
-# All tasks return scores, so a task keeps only `_SHARES` times its share, but at least `_LEAST_KEPT` per search.
+# All tasks return scores, so a task keeps only `_SHARES` times its share, but at least
+# `_LEAST_KEPT` per search.
 _SHARES, _LEAST_KEPT = 16, 1 << 16
 
 
@@ -47,17 +50,21 @@ def verify_shards(
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> Verification:
-    """Measure thresholds for embeddings in shards, using tasks on any kind of worker; return the result of `verify`.
+    """Measure thresholds for embeddings in shards, using tasks on any kind of worker; return the
+    result of `verify`.
 
-    Tasks compare two blocks of rows. Embeddings need two passes over all pairs of blocks: first to find the positives'
-    scores and sample the negatives, then to count the negatives near the thresholds. More passes are needed when a
-    threshold is not found yet, for example because a great number of scores are equal. Codes need a single pass. The
-    calling process stores the labels, 8 bytes per positive pair, and the scores of 2**22 negatives, but no embeddings.
+    Tasks compare two blocks of rows. Embeddings need two passes over all pairs of blocks: first to
+    find the positives' scores and sample the negatives, then to count the negatives near the
+    thresholds. More passes are needed when a threshold is not found yet, for example because a
+    great number of scores are equal. Codes need a single pass. The calling process stores the
+    labels, 8 bytes per positive pair, and the scores of 2**22 negatives, but no embeddings.
 
     Args:
         shards, gallery, map, block: see `evaluate_shards`.
-        labels, gallery_labels: the labels of all rows, in the order of the shards, see `verify`: arrays or `Labels`.
-        metrics, similarity: see `verify`. For ``"auc"``, tasks return 16 bytes per distinct score of a positive pair.
+        labels, gallery_labels: the labels of all rows, in the order of the shards, see `verify`:
+            arrays or `Labels`.
+        metrics, similarity: see `verify`. For ``"auc"``, tasks return 16 bytes per distinct score
+            of a positive pair.
         threads, progress: see `evaluate_shards`; the total grows when a pass begins.
 
     Raises:
@@ -79,7 +86,9 @@ def verify_shards(
 def _find_crossings(
     call: Call, names: list[str], n_positive: int, n_negative: int
 ) -> tuple[list[rates.Point], rates.Slots | None]:
-    """Find the first negative to reject per FAR, and where errors are equal; count negatives between positives."""
+    """Find the first negative to reject per FAR, and where errors are equal; count negatives
+    between positives.
+    """
     zeros = (call.count_pairs(call.tiles()) // _SAMPLE).bit_length()
     scores, sample = list[npt.NDArray[np.float64]](), (np.zeros(0), np.zeros(0, np.uint64), zeros)
     options = {"zeros": zeros, "capacity": _SAMPLE}
@@ -149,7 +158,9 @@ def _observe(
 
 
 def _join_kept(a: _Kept, b: _Kept, capacity: int) -> _Kept:
-    """Merge scores. When there are more than `capacity`, keep only hashes that end in more zeros."""
+    """Merge scores. When there are more than `capacity`, keep only hashes that end in more
+    zeros.
+    """
     (scores, hashes), zeros = (np.concatenate(both) for both in zip(a[:2], b[:2])), max(a[2], b[2])
     while True:
         kept = (hashes & np.uint64(2**zeros - 1)) == 0

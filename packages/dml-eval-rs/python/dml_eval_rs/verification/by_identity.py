@@ -1,4 +1,5 @@
-"""Curves of resampled identities (labels), used for intervals and paired tests: see docs/reference/verification.md.
+"""Curves of resampled identities (labels), used for intervals and paired tests: see
+docs/reference/verification.md.
 
 Shapes: `I` identities, `T` thresholds, `R` repetitions, `M` pairs, `Q` queries.
 """
@@ -19,7 +20,8 @@ from dml_eval_rs.metrics.comparison import PERMUTATIONS, RESAMPLES, batches
 from dml_eval_rs.metrics.names import far_of
 
 _SAMPLED = 1 << 21  # pairs to sample, to place the thresholds
-_READ = 16  # read a threshold from the sample only if it accepts at least this number of sampled negatives
+# read a threshold from the sample only if it accepts at least this number of sampled negatives
+_READ = 16
 _AT_A_TIME = 1 << 21  # numbers to be computed per batch
 _LOW = 12  # the number of thresholds with a FAR of about 2⁻⁶ or more
 # Thresholds are lowered by this share, so that rounding never divides pairs with equal scores.
@@ -32,14 +34,18 @@ _Rows = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class AcceptedPairs:
-    """The accepted pairs per identity and threshold, sorted by FAR; the last column contains all pairs."""
+    """The accepted pairs per identity and threshold, sorted by FAR; the last column contains all
+    pairs.
+    """
 
     negatives: _Floats  # (I, T + 1), whole numbers
     positives: _Floats
     of_both: bool  # whether a negative pair counts for both identities, or only for the query's
 
     def curves(self, weight_RI: _Floats) -> _Curves:
-        """Return FAR and TAR (R, T + 1) for weighted identities; a pair of identities has weight wᵢ + wⱼ − 1."""
+        """Return FAR and TAR (R, T + 1) for weighted identities; a pair of identities has weight
+        wᵢ + wⱼ − 1.
+        """
         once_T = self.negatives.sum(axis=0) / 2 if self.of_both else 0.0
         return _rates(weight_RI @ self.negatives - once_T), _rates(weight_RI @ self.positives)
 
@@ -62,7 +68,8 @@ class Identities:
     relation: Relation
     similarity: str
     threads: int | None
-    # The given pairs (M, 2), whether they are positive (M,), and the scores (M,); None to use all pairs.
+    # The given pairs (M, 2), whether they are positive (M,), and the scores (M,); None to use all
+    # pairs.
     given: tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_], _Floats] | None = None
     _counted: AcceptedPairs | None = None
 
@@ -77,7 +84,9 @@ class Identities:
         )
 
     def count(self, depth: int) -> AcceptedPairs:
-        """Count the accepted pairs per identity, using thresholds with FARs of about √2⁻¹, √2⁻², …, √2⁻ᵈᵉᵖᵗʰ."""
+        """Count the accepted pairs per identity, using thresholds with FARs of about √2⁻¹, √2⁻², …,
+        √2⁻ᵈᵉᵖᵗʰ.
+        """
         if self._counted is None or self._counted.negatives.shape[1] <= depth:
             of_query = np.unique(self.relation.codes[0], return_inverse=True)[1].reshape(-1)
             counts = np.zeros((2, int(of_query.max()) + 1, depth + 1))
@@ -89,7 +98,9 @@ class Identities:
         return AcceptedPairs(found.negatives[:, last], found.positives[:, last], found.of_both)
 
     def _place(self, depth: int) -> _Floats:
-        """Return thresholds (T,) in descending order, estimated from the scores of sampled negatives."""
+        """Return thresholds (T,) in descending order, estimated from the scores of sampled
+        negatives.
+        """
         of_query, of_item = self.relation.codes
         if self.given is not None:
             scores = np.repeat(self.given[2][~self.given[1]], _READ)
@@ -121,7 +132,9 @@ class Identities:
             _add_accepted(negatives, of_query[query_M], threshold_T, score_M[~positive_M])
 
     def _count_all(self, threshold_T: _Floats, of_query: _Rows, counts: _Floats) -> None:
-        """Compare batches of queries with all items. If a gallery is not given, pairs are compared from both ends."""
+        """Compare batches of queries with all items. If a gallery is not given, pairs are compared
+        from both ends.
+        """
         negatives, positives = counts
         sides, given, (label_Q, label_G) = self.sides, self.relation, self.relation.codes
         matches_Q = np.bincount(label_G, minlength=int(label_Q.max()) + 1)[label_Q]
@@ -148,7 +161,8 @@ class Identities:
             )
             _add_accepted(positives, identity_M, key_T, key_M / square_M)
             accepted = []
-            # The core is slow only when many keys are low, so high and low keys are counted separately.
+            # The core is slow only when many keys are low, so high and low keys are counted
+            # separately.
             for key_t in np.split(key_T, [-_LOW]):
                 t = len(key_t)
                 number_qt = _native.count_negatives(
@@ -174,7 +188,9 @@ def depth_for(shares: Sequence[float]) -> int:
 
 
 def resample(name: str, models: Sequence[AcceptedPairs], seed: int) -> _Floats:
-    """Draw identities with replacement, shared by all models; return (R, models) deviations of a metric."""
+    """Draw identities with replacement, shared by all models; return (R, models) deviations of a
+    metric.
+    """
     n = len(models[0].positives)
     rng = np.random.default_rng(seed)
     parts = []
@@ -199,7 +215,9 @@ def resample(name: str, models: Sequence[AcceptedPairs], seed: int) -> _Floats:
 
 
 def count_extreme(name: str, mine: AcceptedPairs, theirs: AcceptedPairs, seed: int) -> int:
-    """Count the permutations with a difference at least as large as the observed difference, in absolute value."""
+    """Count the permutations with a difference at least as large as the observed difference, in
+    absolute value.
+    """
     n = len(mine.positives)
     rng = np.random.default_rng(seed)
 
@@ -215,7 +233,9 @@ def count_extreme(name: str, mine: AcceptedPairs, theirs: AcceptedPairs, seed: i
 def _add_accepted(
     counts: _Floats, identity_M: _Rows, threshold_T: _Floats, score_M: _Floats
 ) -> None:
-    """Add accepted pairs to the identities' counts (I, T + 1); thresholds must be in descending order."""
+    """Add accepted pairs to the identities' counts (I, T + 1); thresholds must be in descending
+    order.
+    """
     T = len(threshold_T)
     # Find the first threshold that accepts the pair.
     first_M = T - np.searchsorted(threshold_T[::-1], score_M, "right")
@@ -261,7 +281,9 @@ def _measure(name: str, far_RT: _Floats, tar_RT: _Floats) -> _Floats:
 
 
 def _squares(queries: npt.NDArray[np.floating]) -> _Floats:
-    """Return dot(q, q) (Q,), with rows scaled like for the cosine (see docs/reference/metrics.md)."""
+    """Return dot(q, q) (Q,), with rows scaled like for the cosine (see
+    docs/reference/metrics.md).
+    """
     x = queries.astype(np.float64)
     if queries.dtype == np.float64:
         x = np.ldexp(x, 1 - np.frexp(np.abs(x).max(axis=1, keepdims=True))[1])

@@ -1,7 +1,8 @@
-"""Check the arguments of a verification, then compute correctly rounded rates from exact counts of pairs.
+"""Check the arguments of a verification, then compute correctly rounded rates from exact counts of
+pairs.
 
-Scores are mapped to integers to be compared, because subnormal numbers would be equal in numpy if the caller's
-floating-point environment flushes these to zero.
+Scores are mapped to integers to be compared, because subnormal numbers would be equal in numpy if
+the caller's floating-point environment flushes these to zero.
 """
 
 from __future__ import annotations
@@ -24,17 +25,21 @@ from dml_eval_rs.verification.result import Roc, Verification
 
 Counts = npt.NDArray[np.uint64]
 Order = npt.NDArray[np.int64]
-# The sorted distinct scores of positives; the number of positives per score (can be 0); and the number of
-# negatives below the first score, equal to the first score, between the first and second score, and so on.
+# The sorted distinct scores of positives; the number of positives per score (can be 0); and the
+# number of negatives below the first score, equal to the first score, between the first and second
+# score, and so on.
 Slots = tuple[npt.NDArray[np.float64], Counts, Counts]
-# A score, the number of negatives above it and with at least this score, and the same two numbers for positives.
+# A score, the number of negatives above it and with at least this score, and the same two numbers
+# for positives.
 Point = tuple[float, int, int, int, int]
 
 _ALL_BUT_THE_SIGN = np.int64(2**63 - 1)
 
 
 def check_names(metrics: str | Iterable[str], *, in_folds: bool = False) -> list[str]:
-    """Return distinct names of metrics, in the requested order; add the accuracy if there are folds."""
+    """Return distinct names of metrics, in the requested order; add the accuracy if there are
+    folds.
+    """
     names = check_metrics(metrics, ("verification",))
     if "accuracy" in names and not in_folds:
         raise ValueError("metrics contains 'accuracy', but folds is None; expected pairs and folds")
@@ -44,7 +49,9 @@ def check_names(metrics: str | Iterable[str], *, in_folds: bool = False) -> list
 
 
 def shares_of(names: list[str]) -> dict[str, float]:
-    """Return X per name ``"tar@far=X"``, rounded to nearest; `float` would use the caller's rounding mode."""
+    """Return X per name ``"tar@far=X"``, rounded to nearest; `float` would use the caller's
+    rounding mode.
+    """
     exact = {name: Fraction(name.partition("=")[2]) for name in names if name.startswith("tar@")}
     return {name: divide(share.numerator, share.denominator) for name, share in exact.items()}
 
@@ -74,7 +81,9 @@ def count_pairs(relation: Relation) -> tuple[int, int]:
     alone, n = relation.gallery_labels is None, len(label_Q)
 
     def count(queries: npt.NDArray[Any], items: npt.NDArray[Any]) -> int:
-        """Count the pairs with equal codes; if a gallery is not given, count unordered pairs of different items."""
+        """Count the pairs with equal codes; if a gallery is not given, count unordered pairs of
+        different items.
+        """
         equal = int(count_equal(queries, items).sum())
         return (equal - n) // 2 if alone else equal
 
@@ -89,7 +98,9 @@ def count_pairs(relation: Relation) -> tuple[int, int]:
 def measure_crossings(
     points: Sequence[Point], slots: Slots | None, names: list[str], n_positive: int, n_negative: int
 ) -> Verification:
-    """Compute the metrics. The points must be the first negative to reject per FAR, then the point of equal errors."""
+    """Compute the metrics. The points must be the first negative to reject per FAR, then the point
+    of equal errors.
+    """
     values, thresholds, roc = {}, {}, None
     point_of = dict(zip(shares_of(names), points))
     for name in names:
@@ -115,7 +126,9 @@ def wants_slots(names: list[str]) -> bool:
 
 
 def average_precision(positives: Counts, between: Counts) -> float:
-    """Average the precision at the scores of positives, each with all pairs of at least this score; see `Slots`."""
+    """Average the precision at the scores of positives, each with all pairs of at least this score;
+    see `Slots`.
+    """
     hits, misses = (np.cumsum(of[::-1].astype(np.float64))[::-1] for of in (positives, between))
     return math.fsum(positives * (hits / (hits + misses[1::2]))) / float(hits[0])
 
@@ -161,13 +174,18 @@ def measure_scores(
 
 
 def divide(numerator: int, denominator: int) -> float:
-    """Return the quotient of two integers, correctly rounded to even; the caller's rounding mode is not used."""
-    # Python uses integer arithmetic to divide long integers, but the caller's rounding mode for short integers.
+    """Return the quotient of two integers, correctly rounded to even; the caller's rounding mode is
+    not used.
+    """
+    # Python uses integer arithmetic to divide long integers, but the caller's rounding mode for
+    # short integers.
     return (numerator << 64) / (denominator << 64)
 
 
 def accepted_at_most(far: float, n_negative: int) -> int:
-    """Return the number of negatives that a threshold can accept, if the share, in float64, must not exceed `far`."""
+    """Return the number of negatives that a threshold can accept, if the share, in float64, must
+    not exceed `far`.
+    """
     numerator, denominator = far.as_integer_ratio()
     number = numerator * n_negative // denominator
     return number + (divide(number + 1, n_negative) <= far)
@@ -192,8 +210,11 @@ def check_numbers(n_positive: int, n_negative: int) -> tuple[int, int]:
 
 
 def equal_error_rate(counts: tuple[int, int, int, int], n_negative: int, n_positive: int) -> float:
-    """Return the FAR where the line between two corners of the ROC curve meets TAR = 1 − FAR, correctly rounded."""
-    # Pairs accepted at the last corner below TAR = 1 − FAR, and at the next corner: negatives, then positives.
+    """Return the FAR where the line between two corners of the ROC curve meets TAR = 1 − FAR,
+    correctly rounded.
+    """
+    # Pairs accepted at the last corner below TAR = 1 − FAR, and at the next corner: negatives, then
+    # positives.
     negatives_above, negatives_at_least, positives_above, positives_at_least = counts
     far, next_far = Fraction(negatives_above, n_negative), Fraction(negatives_at_least, n_negative)
     tar, next_tar = Fraction(positives_above, n_positive), Fraction(positives_at_least, n_positive)

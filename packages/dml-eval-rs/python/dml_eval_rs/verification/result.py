@@ -26,7 +26,8 @@ class Roc:
 
     Attributes:
         far, tar: (n,) float64, the accepted shares of negatives and positives, in ascending order.
-        threshold: (n,) float64, in descending order. Pairs are accepted if the score is at least the threshold.
+        threshold: (n,) float64, in descending order. Pairs are accepted if the score is at least
+            the threshold.
     """
 
     far: npt.NDArray[np.float64]
@@ -36,16 +37,19 @@ class Roc:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verification(Measured):
-    """The measured metrics by name, in the requested order: ``found["tar@far=1e-3"]``, ``dict(found)``.
+    """The measured metrics by name, in the requested order: ``found["tar@far=1e-3"]``,
+    ``dict(found)``.
 
-    For definitions see docs/reference/verification.md in the repository. Results are equal if all values are equal.
+    For definitions see docs/reference/verification.md in the repository. Results are equal if all
+    values are equal.
 
     Attributes:
-        thresholds: ``"tar@far=X"`` → the least float64 number that accepts at most this share of negatives; ``"eer"`` →
-            the score of a pair where the curve passes the equal error rate.
+        thresholds: ``"tar@far=X"`` → the least float64 number that accepts at most this share of
+            negatives; ``"eer"`` → the score of a pair where the curve passes the equal error rate.
         n_positive, n_negative: numbers of pairs.
         roc: the ROC curve; None if ``"auc"`` was not requested.
-        fold_accuracy: (F,) float64, the accuracy per fold, using the best threshold of the other folds.
+        fold_accuracy: (F,) float64, the accuracy per fold, using the best threshold of the other
+            folds.
         fold_threshold: (F,) float64, the threshold that is used in each fold.
     """
 
@@ -62,11 +66,13 @@ class Verification(Measured):
         return {**self.__dict__, "_identities": None}
 
     def confidence_interval(self, name: str, level: float = 0.95, seed: int = 0) -> Interval:
-        """Return the bootstrap confidence interval for a metric, using 2,000 resamples of the identities (labels).
+        """Return the bootstrap confidence interval for a metric, using 2,000 resamples of the
+        identities (labels).
 
-        Pairs of an identity are not independent, so identities are drawn with replacement (subsets bootstrap, Bolle,
-        Ratha and Pankanti 2004); if there is a gallery, the queries' identities. The first call counts the pairs per
-        identity, which takes about as long as `verify` with ``"auc"``. The accuracy is resampled by fold.
+        Pairs of an identity are not independent, so identities are drawn with replacement (subsets
+        bootstrap, Bolle, Ratha and Pankanti 2004); if there is a gallery, the queries' identities.
+        The first call counts the pairs per identity, which takes about as long as `verify` with
+        ``"auc"``. The accuracy is resampled by fold.
 
         Args:
             name: a measured metric.
@@ -74,8 +80,9 @@ class Verification(Measured):
 
         Raises:
             KeyError: if the metric was not measured.
-            ValueError: if `level` or `seed` is out of range, there are too few identities, or the result does not
-                contain the embeddings, because it was pickled or comes from `verify_shards`.
+            ValueError: if `level` or `seed` is out of range, there are too few identities, or the
+                result does not contain the embeddings, because it was pickled or comes from
+                `verify_shards`.
         """
         seed = comparison.check_resampling(level, seed)
         value = self[name]
@@ -90,13 +97,16 @@ class Verification(Measured):
     ) -> Comparison:
         """Compare models on the same pairs, using a paired permutation test over identities.
 
-        Under the null hypothesis that the models are equal, the models' counts are swapped with probability 1/2 per
-        identity; for the p-value of permuted differences see `Evaluation.compare`. To get the interval, the
-        identities are resampled jointly for both models. The accuracy is compared by fold.
+        Under the null hypothesis that the models are equal, the models' counts are swapped with
+        probability 1/2 per identity; for the p-value of permuted differences see
+        `Evaluation.compare`. To get the interval, the identities are resampled jointly for both
+        models. The accuracy is compared by fold.
 
         Args:
-            other: the second model's result. It must be measured on the same pairs in the same order.
-            name, level, seed: used for the test and for the difference's interval, see `confidence_interval`.
+            other: the second model's result. It must be measured on the same pairs in the same
+                order.
+            name, level, seed: used for the test and for the difference's interval, see
+                `confidence_interval`.
 
         Raises:
             KeyError, ValueError: as `confidence_interval`, or if the pairs of the results differ.
@@ -123,7 +133,9 @@ class Verification(Measured):
         return Comparison(name, difference, p, interval, len(mine.positives), "identities")
 
     def to_dict(self) -> dict[str, float]:
-        """Return the metrics, thresholds as ``"threshold/<metric>"``, and the counts, to be saved as JSON."""
+        """Return the metrics, thresholds as ``"threshold/<metric>"``, and the counts, to be saved
+        as JSON.
+        """
         thresholds = {f"threshold/{name}": threshold for name, threshold in self.thresholds.items()}
         return {
             **self._values,
@@ -142,7 +154,9 @@ class Verification(Measured):
         return Table([*rows, *numbers])
 
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
-        """Draw the ROC curve, which needs ``"auc"``, and mark each ``"tar@far=X"``; see `Evaluation.plot`."""
+        """Draw the ROC curve, which needs ``"auc"``, and mark each ``"tar@far=X"``; see
+        `Evaluation.plot`.
+        """
         if self.roc is None:
             raise ValueError('the ROC curve was not measured; expected "auc" in metrics')
         marked = {far_of(name): value for name, value in self.items() if name.startswith("tar@")}
@@ -156,13 +170,15 @@ class Verification(Measured):
     def _count(self, shares: list[float]) -> by_identity.AcceptedPairs:
         if self._identities is None:
             raise ValueError(
-                "intervals need the embeddings, but this result was pickled or comes from verify_shards; use verify"
+                "intervals need the embeddings, but this result was pickled or comes from "
+                "verify_shards; use verify"
             )
         return self._identities.count(by_identity.depth_for(shares))
 
 
 def _check_resampled(name: str) -> None:
-    # The curve of a resample is only known at some thresholds, too few for the first pairs of a ranking.
+    # The curve of a resample is only known at some thresholds, too few for the first pairs of a
+    # ranking.
     if name == "micro_ap":
         raise ValueError("micro_ap has no interval or test; expected another metric, such as auc")
 

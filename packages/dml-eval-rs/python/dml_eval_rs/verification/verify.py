@@ -1,4 +1,5 @@
-"""Verification of all or given pairs, and open-set identification, to measure how well a threshold decides.
+"""Verification of all or given pairs, and open-set identification, to measure how well a threshold
+decides.
 
 Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes per code, `M` pairs, `F` folds.
 """
@@ -44,42 +45,49 @@ def verify(
     progress: Progress | None = None,
     peers: Peers | None = None,
 ) -> Verification:
-    """Measure exactly how well thresholds accept pairs with equal labels (positive) and reject others (negative).
+    """Measure exactly how well thresholds accept pairs with equal labels (positive) and reject
+    others (negative).
 
-    A pair is accepted if the score is at least the threshold. ``"tar@far=X"`` is the largest share of positives that a
-    threshold can accept if it must not accept a larger share of negatives than X. ``"eer"`` is the FAR where the ROC
-    curve, drawn using straight lines between points, meets TAR = 1 − FAR. ``"auc"`` is the area under this curve,
-    P(positive > negative) + P(equal)/2. ``"micro_ap"`` is the average precision of all pairs in a single ranking.
+    A pair is accepted if the score is at least the threshold. ``"tar@far=X"`` is the largest share
+    of positives that a threshold can accept if it must not accept a larger share of negatives than
+    X. ``"eer"`` is the FAR where the ROC curve, drawn using straight lines between points, meets
+    TAR = 1 − FAR. ``"auc"`` is the area under this curve, P(positive > negative) + P(equal)/2.
+    ``"micro_ap"`` is the average precision of all pairs in a single ranking.
 
-    Scores are float64, and do not depend on the machine or the number of threads: see docs/reference/verification.md in
-    the repository. Memory does not grow with the negatives.
+    Scores are float64, and do not depend on the machine or the number of threads: see
+    docs/reference/verification.md in the repository. Memory does not grow with the negatives.
 
     Args:
         embeddings: (Q, D) or (Q, W), see `evaluate`.
-        labels: (Q,), see `evaluate`, or `Labels`. Pairs with equal labels and groups are excluded, for example images
-            of a person from the same camera, as are pairs with junk; distractors never match.
-        gallery: (G, D) or (G, W). If given, compare all embeddings with all gallery items; by default, compare all
-            unordered pairs of distinct embeddings.
-        gallery_labels: (G,), of the same kind as `labels`. Must be given if and only if `gallery` is given.
-        metrics: names: ``"tar@far=X"`` for X between 0 and 1, ``"eer"``, ``"auc"``, ``"micro_ap"``, and ``"accuracy"``,
-            which is also added if `folds` are given. Note that when all pairs of floats are compared, the AUC and the
-            micro-AP will take a few times longer than all other metrics, and EER, AUC and micro-AP store the positives'
-            scores, of at most 2**22 pairs.
-        similarity: ``"cosine"`` (default), ``"dot"``, ``"euclidean"`` (minus the squared distance) or ``"hamming"``
-            (minus the number of differing bits).
-        pairs: (M, 2) integers, an embedding and a gallery item (or a second embedding). If given, compare only these
-            pairs; a repeated pair is counted each time.
-        folds: number of folds, to divide `pairs` in order, or (M,) the fold per pair. Use this to measure the
-            ``"accuracy"`` per fold, at the best threshold of the other folds (LFW's protocol, if there are 10 folds).
+        labels: (Q,), see `evaluate`, or `Labels`. Pairs with equal labels and groups are excluded,
+            for example images of a person from the same camera, as are pairs with junk; distractors
+            never match.
+        gallery: (G, D) or (G, W). If given, compare all embeddings with all gallery items; by
+            default, compare all unordered pairs of distinct embeddings.
+        gallery_labels: (G,), of the same kind as `labels`. Must be given if and only if `gallery`
+            is given.
+        metrics: names: ``"tar@far=X"`` for X between 0 and 1, ``"eer"``, ``"auc"``, ``"micro_ap"``,
+            and ``"accuracy"``, which is also added if `folds` are given. Note that when all pairs
+            of floats are compared, the AUC and the micro-AP will take a few times longer than all
+            other metrics, and EER, AUC and micro-AP store the positives' scores, of at most 2**22
+            pairs.
+        similarity: ``"cosine"`` (default), ``"dot"``, ``"euclidean"`` (minus the squared distance)
+            or ``"hamming"`` (minus the number of differing bits).
+        pairs: (M, 2) integers, an embedding and a gallery item (or a second embedding). If given,
+            compare only these pairs; a repeated pair is counted each time.
+        folds: number of folds, to divide `pairs` in order, or (M,) the fold per pair. Use this to
+            measure the ``"accuracy"`` per fold, at the best threshold of the other folds (LFW's
+            protocol, if there are 10 folds).
         threads, progress: see `evaluate`; the total grows when a step begins.
         peers: processes that share the comparison of all pairs, see `evaluate`.
 
     Returns:
-        The metrics, in the requested order. Embeddings are kept, to be used by `confidence_interval` and `compare`.
+        The metrics, in the requested order. Embeddings are kept, to be used by
+        `confidence_interval` and `compare`.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if a pair contains an absent item or the same item
-            twice, or if positive or negative pairs are missing.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if a pair contains an absent
+            item or the same item twice, or if positive or negative pairs are missing.
 
     Example:
         >>> import numpy as np
@@ -132,7 +140,9 @@ def _verify_pairs(
     fold_M: npt.NDArray[Any] | None,
     names: list[str],
 ) -> Verification:
-    """Measure the given pairs, excluding junk and pairs with equal labels and groups; all scores are in memory."""
+    """Measure the given pairs, excluding junk and pairs with equal labels and groups; all scores
+    are in memory.
+    """
     relation = identities.relation
     label_Q, label_G = relation.codes
     kept_M = (pairs_M2 >= 0).all(axis=1)
@@ -180,7 +190,9 @@ def _above(scores: Order, limits: Any) -> Any:
 def _measure_folds(
     order_M: Order, positive_M: npt.NDArray[np.bool_], fold_M: npt.NDArray[np.uint32]
 ) -> tuple[list[Fraction], npt.NDArray[np.float64]]:
-    """Return the accuracy and the threshold per fold: the largest threshold that is best on the other folds."""
+    """Return the accuracy and the threshold per fold: the largest threshold that is best on the
+    other folds.
+    """
     shares, thresholds = [], []
     for fold in range(int(fold_M.max()) + 1):
         inside_M = fold_M == fold
@@ -235,11 +247,14 @@ def _check_folds(folds: Any, pairs: int) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True)
 class OpenSet(Tabular):
-    """Metrics for open-set identification; for definitions see docs/reference/verification.md in the repository.
+    """Metrics for open-set identification; for definitions see docs/reference/verification.md in
+    the repository.
 
     Attributes:
-        dir: FAR → DIR@FAR, the share of known queries that `threshold` accepts, with an item of the same label.
-        threshold: FAR → the least float64 number that accepts at most this share of unknown queries.
+        dir: FAR → DIR@FAR, the share of known queries that `threshold` accepts, with an item of the
+            same label.
+        threshold: FAR → the least float64 number that accepts at most this share of unknown
+            queries.
         n_known, n_unknown: number of queries with a label that is in the gallery, or is not.
     """
 
@@ -275,23 +290,26 @@ def open_set(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> OpenSet:
-    """Measure exactly how well a threshold identifies known queries and rejects unknown queries (DIR at FAR).
+    """Measure exactly how well a threshold identifies known queries and rejects unknown queries
+    (DIR at FAR).
 
-    A query is accepted if the score of the nearest item, found by `knn`, is at least the threshold, which may accept at
-    most a share FAR of the unknown queries. DIR@FAR is the largest share of known queries that such a threshold accepts
-    with a nearest item of the same label (Phillips, Grother and Micheals, "Evaluation Methods in Face Recognition",
-    2011).
+    A query is accepted if the score of the nearest item, found by `knn`, is at least the threshold,
+    which may accept at most a share FAR of the unknown queries. DIR@FAR is the largest share of
+    known queries that such a threshold accepts with a nearest item of the same label (Phillips,
+    Grother and Micheals, "Evaluation Methods in Face Recognition", 2011).
 
     Args:
         embeddings, gallery: (Q, D) and (G, D), or (Q, W) and (G, W), see `evaluate`.
-        labels: (Q,), see `evaluate`, or `Labels` without groups. A query is known if the label is in the gallery;
-            distractors are always unknown, but junk is excluded.
+        labels: (Q,), see `evaluate`, or `Labels` without groups. A query is known if the label is
+            in the gallery; distractors are always unknown, but junk is excluded.
         gallery_labels: (G,), see `verify`.
-        far: shares of unknown queries to be accepted, between 0 and 1. Default: 0.1, 0.01 and 0.001.
+        far: shares of unknown queries to be accepted, between 0 and 1. Default: 0.1, 0.01 and
+            0.001.
         similarity, threads, progress: see `evaluate`.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if known or unknown queries are missing.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if known or unknown queries are
+            missing.
     """
     shares = _check_far(far)
     given, relation = rates.check_sides(embeddings, labels, gallery, gallery_labels, similarity)

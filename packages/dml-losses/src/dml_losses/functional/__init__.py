@@ -1,19 +1,23 @@
-"""Losses as pure functions of tensors, with a file per loss; they share the code of the similarity product.
+"""Losses as pure functions of tensors, with a file per loss; they share the code of the similarity
+product.
 
-Class losses take embeddings, labels and class weights. Pair losses take embeddings and labels, and can take a gallery
-with labels to compare with instead of the batch. A docstring only says what differs from these arguments:
+Class losses take embeddings, labels and class weights. Pair losses take embeddings and labels, and
+can take a gallery with labels to compare with instead of the batch. A docstring only says what
+differs from these arguments:
 
     embeddings: (B, D), any floating dtype; need not be normalised.
     labels: integers of shape (B,); in [0, C) for a class loss.
-    class_weights: (C, D), any floating dtype, need not be normalised; or (C·K, D) with K consecutive centres per class.
-        A softmax also takes the classes of a rank (`dml_core.ClassShard`), and a softmax of cosines also takes
+    class_weights: (C, D), any floating dtype, need not be normalised; or (C·K, D) with K
+        consecutive centres per class. A softmax also takes the classes of a rank
+        (`dml_core.ClassShard`), and a softmax of cosines also takes
         `dml_losses.functional.classes.Virtual` classes.
     gallery: (G, D), to compare with instead of the batch; it gets a gradient if it requires one.
     gallery_labels: integers of shape (G,).
 
-A loss is a scalar in float32, or in float64 if either side is float64. A TypeError is raised if embeddings, gallery or
-weights aren't floating, or labels aren't integers; a ValueError is raised if shapes don't match, the batch is empty, a
-gallery has no labels, or (on CPU tensors) a label is outside [0, C).
+A loss is a scalar in float32, or in float64 if either side is float64. A TypeError is raised if
+embeddings, gallery or weights aren't floating, or labels aren't integers; a ValueError is raised if
+shapes don't match, the batch is empty, a gallery has no labels, or (on CPU tensors) a label is
+outside [0, C).
 """
 
 from inspect import isfunction

@@ -25,20 +25,23 @@ def ada_face(
     margin: float = 0.4,
     concentration: float = 0.333,
 ) -> torch.Tensor:
-    """Compute the softmax cross entropy of scaled cosines, with margins that follow the embedding's length.
+    """Compute the softmax cross entropy of scaled cosines, with margins that follow the embedding's
+    length.
 
-    L = −mean_b log( e^{s·φ_b} / (e^{s·φ_b} + Σ_{c≠y} e^{s·cos θ_c}) ),  φ_b = cos(θ_y − m·q_b) − m·(1 + q_b)
+    L = −mean_b log( e^{s·φ_b} / (e^{s·φ_b} + Σ_{c≠y} e^{s·cos θ_c}) ),
+    φ_b = cos(θ_y − m·q_b) − m·(1 + q_b)
     q_b = (‖x_b‖ − μ)/σ · h, limited to [−1, 1]
 
-    Long embeddings (of clear images) get a margin like CosFace's, and short embeddings a margin like ArcFace's.
+    Long embeddings (of clear images) get a margin like CosFace's, and short embeddings a margin
+    like ArcFace's.
 
-    Source: Kim et al. 2022, AdaFace: Quality Adaptive Margin for Face Recognition, and the authors' code: q is
-    constant, lengths are limited to [0.001, 100] and θ_y − m·q to [0, π], and 0.001 is added to σ. Departure: that code
-    also keeps all angles 0.001 from 0 and π.
+    Source: Kim et al. 2022, AdaFace: Quality Adaptive Margin for Face Recognition, and the authors'
+    code: q is constant, lengths are limited to [0.001, 100] and θ_y − m·q to [0, π], and 0.001 is
+    added to σ. Departure: that code also keeps all angles 0.001 from 0 and π.
 
     Args:
-        embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`. The network must not
-            normalise embeddings, since their length measures image quality.
+        embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`. The
+            network must not normalise embeddings, since their length measures image quality.
         norm_mean, norm_std: μ and σ, scalar tensors; `AdaFace` updates them.
         scale: s > 0; default 64, as in the paper.
         margin: m in [0, π/2); default 0.4, as in the paper.
@@ -71,7 +74,9 @@ def _quality_margins(
     margin: float,
     concentration: float,
 ) -> torch.Tensor:
-    """Compute, for rows (N, D), the angular margins −m·q and the additive margins m·(1 + q), (N, 2)."""
+    """Compute, for rows (N, D), the angular margins −m·q and the additive margins m·(1 + q), (N,
+    2).
+    """
     norms = limit_norms(rows)
     quality_N = (norms - norm_mean.to(norms)) / (norm_std.to(norms) + _EPSILON) * concentration
     quality_N = quality_N.clamp(-1, 1)

@@ -16,11 +16,13 @@ def arc_face(
     scale: float = 64.0,
     margin: float = 0.5,
 ) -> torch.Tensor:
-    """Compute the softmax cross entropy of scaled cosines, with a margin added to the true class's angle.
+    """Compute the softmax cross entropy of scaled cosines, with a margin added to the true class's
+    angle.
 
     L = −mean_b log( e^{s·cos(θ_y + m)} / (e^{s·cos(θ_y + m)} + Σ_{c≠y} e^{s·cos θ_c}) )
 
-    Source: Deng et al. 2019, ArcFace, Eq. 3. If θ_y + m exceeds π, `cosine_softmax` follows the authors' code.
+    Source: Deng et al. 2019, ArcFace, Eq. 3. If θ_y + m exceeds π, `cosine_softmax` follows the
+    authors' code.
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.

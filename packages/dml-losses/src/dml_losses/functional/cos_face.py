@@ -16,7 +16,8 @@ def cos_face(
     scale: float = 64.0,
     margin: float = 0.35,
 ) -> torch.Tensor:
-    """Compute the softmax cross entropy of scaled cosines, with a margin subtracted from the true class's cosine.
+    """Compute the softmax cross entropy of scaled cosines, with a margin subtracted from the true
+    class's cosine.
 
     L = −mean_b log( e^{s(cos θ_y − m)} / (e^{s(cos θ_y − m)} + Σ_{c≠y} e^{s·cos θ_c}) )
 

@@ -1,19 +1,23 @@
-"""Compute the softmax cross entropy of cosines with class weights, with an optional margin at the true class.
+"""Compute the softmax cross entropy of cosines with class weights, with an optional margin at the
+true class.
 
-NormSoftmax, Heated-Up Softmax, CosFace, ArcFace with one or more centres per class, AdaFace, CurricularFace and
-Proxy-NCA use this function with different parameters. It passes over blocks of classes twice, so that no buffer grows
-with B × C. The first pass updates each row's highest logit, and the sum of exponentials relative to this logit. The
-second pass, in backward, computes the exponentials again, and both gradients. If all exponentials fit into a small
-buffer, the first pass goes over blocks of rows instead, and keeps the buffer for backward. The class weights are
-never copied: their norms scale the block's columns.
+NormSoftmax, Heated-Up Softmax, CosFace, ArcFace with one or more centres per class, AdaFace,
+CurricularFace and Proxy-NCA use this function with different parameters. It passes over blocks of
+classes twice, so that no buffer grows with B × C. The first pass updates each row's highest logit,
+and the sum of exponentials relative to this logit. The second pass, in backward, computes the
+exponentials again, and both gradients. If all exponentials fit into a small buffer, the first pass
+goes over blocks of rows instead, and keeps the buffer for backward. The class weights are never
+copied: their norms scale the block's columns.
 
-If each rank has the weights of some classes, it only passes over these. Ranks exchange three numbers for each row:
-before the first pass, the true class's cosine, which one rank has; after it, the highest logit and the sum.
+If each rank has the weights of some classes, it only passes over these. Ranks exchange three
+numbers for each row: before the first pass, the true class's cosine, which one rank has; after it,
+the highest logit and the sum.
 
-Extra rows and classes can be constants (`Virtual`): they are compared like the others, but don't get a gradient.
+Extra rows and classes can be constants (`Virtual`): they are compared like the others, but don't
+get a gradient.
 
-Shapes: `B` batch, `N` rows including constants, `C` class weights, `D` dim, `R` rows and `L` class weights in a block,
-`K` weights (centres) per class.
+Shapes: `B` batch, `N` rows including constants, `C` class weights, `D` dim, `R` rows and `L` class
+weights in a block, `K` weights (centres) per class.
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ from dml_losses.functional.margins import (
 )
 from dml_losses.functional.sphere import inverse_norms, through_norm_, unit_rows
 
-# Maximum numbers of kept derivatives, and of elements in a block, which should fit into a CPU's cache.
+# Maximum numbers of kept derivatives, and of elements in a block, which should fit into a CPU's
+# cache.
 _KEPT_ELEMENTS, _BLOCK_ELEMENTS = {"cpu": 2**23}, {"cpu": 2**20}
 _FEWEST_ROWS, _FEWEST_COLUMNS = 256, 128
 
@@ -60,35 +65,41 @@ def cosine_softmax(
 ) -> torch.Tensor:
     """Compute the mean cross entropy of softmax(s·cos θ), with a margin at the true class.
 
-    L = −mean_b log( e^{s·φ(θ_y)} / (e^{s·φ(θ_y)} + Σ_{c≠y} e^{s·ν(cos θ_c)}) ),  φ(θ) = cos(θ + m₁) − m₂,
+    L = −mean_b log( e^{s·φ(θ_y)} / (e^{s·φ(θ_y)} + Σ_{c≠y} e^{s·ν(cos θ_c)}) ),
+    φ(θ) = cos(θ + m₁) − m₂,
     cos θ_c = max_k x_bᵀ w_ck / ‖w_ck‖
 
     where ν is the identity, or with `progress` CurricularFace's modulation.
 
-    Source: the common form of Making Classification Competitive, Eq. 5 (no margin), CosFace (m₂) and ArcFace, Eq. 3
-    (m₁). If θ + m₁ exceeds π, cos(θ + m₁) would rise again and push the embedding away from its class; φ is then
-    cos θ − m₁·sin m₁ − m₂, as in ArcFace's published code. With `row_margins`, θ + m₁ is limited to [0, π] instead, as
-    in AdaFace's code. The maximum over a class's centres only gives a gradient to the nearest centre, the first of
-    equals. For classes on multiple ranks: An et al. 2021, Partial FC, section 3.1; departure: the value is the same for
+    Source: the common form of Making Classification Competitive, Eq. 5 (no margin), CosFace (m₂)
+    and ArcFace, Eq. 3 (m₁). If θ + m₁ exceeds π, cos(θ + m₁) would rise again and push the
+    embedding away from its class; φ is then cos θ − m₁·sin m₁ − m₂, as in ArcFace's published code.
+    With `row_margins`, θ + m₁ is limited to [0, π] instead, as in AdaFace's code. The maximum over
+    a class's centres only gives a gradient to the nearest centre, the first of equals. For classes
+    on multiple ranks: An et al. 2021, Partial FC, section 3.1; departure: the value is the same for
     any number of ranks, up to rounding.
 
     Args:
-        embeddings, labels, class_weights: see `class_inputs`. `Virtual` rows and classes count in the mean and in all
-            sums. If classes are divided over ranks (a rank can have none), embeddings and labels must be the global
-            batch; the embeddings' gradient is then only the part from this rank's classes.
+        embeddings, labels, class_weights: see `class_inputs`. `Virtual` rows and classes count in
+            the mean and in all sums. If classes are divided over ranks (a rank can have none),
+            embeddings and labels must be the global batch; the embeddings' gradient is then only
+            the part from this rank's classes.
         scale: s > 0, the inverse temperature.
         angular_margin: m₁ in radians, in [0, π/2).
         cosine_margin: m₂ ≥ 0.
-        positive_in_denominator: if false, only sum over the other classes (NCA), so that the loss can be negative.
-        row_margins: maps rows (N, D) to m₁ in (−π/2, π/2) and m₂ per row, (N, 2), to use instead of the two numbers.
+        positive_in_denominator: if false, only sum over the other classes (NCA), so that the loss
+            can be negative.
+        row_margins: maps rows (N, D) to m₁ in (−π/2, π/2) and m₂ per row, (N, 2), to use instead of
+            the two numbers.
         centers_per_class: K ≥ 1, which divides C.
         normalise: maps embeddings to the features x, (B, D); `Virtual` rows become unit rows.
         normalise_weights: if false, the weights are compared without normalisation.
-        progress: t, a scalar, to use CurricularFace's modulation; not for `Virtual` classes or multiple centres.
+        progress: t, a scalar, to use CurricularFace's modulation; not for `Virtual` classes or
+            multiple centres.
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is float64); zero, with a zero gradient, for one class.
-        All cosines of a zero row are 0.
+        The loss, a scalar in float32 (float64 if either side is float64); zero, with a zero
+        gradient, for one class. All cosines of a zero row are 0.
     """
     rows, labels, weights = class_inputs(embeddings, labels, class_weights, centers_per_class)
     check_no_transforms(rows, weights)
@@ -122,11 +133,13 @@ def cosine_softmax(
             target_N1, slope_N1 = apply_row_margins(cosine_N1 * scale, scale, margins)
         threshold_N1 = None if progress is None else turn(cosine_N1.clamp(-1, 1), angular_margin)
     gap_N1 = _Gap.apply(
-        weights, rows_ND, column_NK, nearest_N1, inverse_N1 * -slope_N1, inverse[0], threshold_N1, progress, scale,
+        weights, rows_ND, column_NK, nearest_N1, inverse_N1 * -slope_N1, inverse[0], threshold_N1,
+        progress, scale,
         normalise_weights, rows.shape[0], parts[1:], inverse[1:], target_N1, sharded,
         0 < rows_ND.shape[0] * weights.shape[0] <= most,
     )  # fmt: skip
-    # Use 1 − p_y = σ(gap) and −log p_y = −log σ(−gap) to avoid the difference of nearly equal numbers.
+    # Use 1 − p_y = σ(gap) and −log p_y = −log σ(−gap) to avoid the difference of nearly equal
+    # numbers.
     losses_N1 = (
         -logsigmoid(-gap_N1) if positive_in_denominator else gap_N1.where(gap_N1 != -torch.inf, 0)
     )
@@ -141,7 +154,9 @@ def _find_true(
     inverse_T: torch.Tensor,
     sharded: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the true class's nearest weight: cosine, column and 1/norm (cosine and 1/norm are 0 on other ranks)."""
+    """Return the true class's nearest weight: cosine, column and 1/norm (cosine and 1/norm are 0 on
+    other ranks).
+    """
     dot_NK, first = rows_ND.new_zeros(column_NK.shape), 0
     for some in weights:
         if some.shape[0]:  # a rank can have no class
@@ -180,11 +195,12 @@ class _Comparison(NamedTuple):
     def pass_over(
         self, kept_NC: torch.Tensor | None = None
     ) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor]]:
-        """Compute logits in blocks of columns, which share memory, or in blocks of rows, which are parts of `kept_NC`.
+        """Compute logits in blocks of columns, which share memory, or in blocks of rows, which are
+        parts of `kept_NC`.
 
         Yields:
-            A block's rows and columns; the negatives' logits (R, L), −∞ at the true class; and the logits' derivatives
-            with respect to the dot products, without the scale, (L,) or (R, L).
+            A block's rows and columns; the negatives' logits (R, L), −∞ at the true class; and the
+            logits' derivatives with respect to the dot products, without the scale, (L,) or (R, L).
         """
         (num_rows, centers), num_columns = self.column_NK.shape, len(self.weights_CD)
         most = _BLOCK_ELEMENTS.get(self.rows_ND.device.type, 2**26)
@@ -220,8 +236,9 @@ def _put_(block_RL: torch.Tensor, column_RK: torch.Tensor, number: torch.Tensor 
 
 
 _COMPARISON = (
-    "Tensor class_weights, Tensor rows, Tensor column_NK, Tensor nearest_N1, Tensor pull_N1, Tensor inverse_norm_C, "
-    "Tensor? threshold_N1, Tensor? progress, float scale, bool normalise_weights"
+    "Tensor class_weights, Tensor rows, Tensor column_NK, Tensor nearest_N1, Tensor pull_N1, "
+    "Tensor inverse_norm_C, Tensor? threshold_N1, Tensor? progress, float scale, bool "
+    "normalise_weights"
 )
 
 
@@ -230,8 +247,9 @@ def _compute(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute log Σ_{c≠y} e^{z_c} − target (N, 1), and the next four inputs of `_differentiate`.
 
-    Inputs, after `_Comparison`: the number of rows that aren't constant; constant weights and their inverse norms; the
-    true class's logit with margin (N, 1); whether other ranks have classes; whether to keep all derivatives.
+    Inputs, after `_Comparison`: the number of rows that aren't constant; constant weights and their
+    inverse norms; the true class's logit with margin (N, 1); whether other ranks have classes;
+    whether to keep all derivatives.
     """
     *shared, batch, constant_weights, constant_inverse_norms, target_N1, sharded, keeps = inputs
     own = _Comparison(*shared)
@@ -246,7 +264,8 @@ def _compute(
     # Without negatives, −∞ − highest must not be NaN.
     highest_N1 = torch.full_like(target_N1, torch.finfo(target_N1.dtype).min)
     total_N1 = torch.zeros_like(target_N1)
-    # Pass over the class weights last, so that the exponentials to keep are relative to the highest of all logits.
+    # Pass over the class weights last, so that the exponentials to keep are relative to the highest
+    # of all logits.
     for comparison in reversed(comparisons):
         before_N1 = highest_N1.clone()
         kept = kept_NC if keeps and comparison is own else None
@@ -276,10 +295,11 @@ def _compute(
 def _differentiate(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the gradients of the class weights and of the rows, each empty if it isn't needed.
 
-    Inputs, after `_Comparison`: the number of rows that aren't constant; the highest logit and the sum of exponentials
-    per row; the part of the rows' gradient that constant weights add, if there are any; the derivatives with respect to
-    the dot products, if they were kept; the upstream gradient (N, 1); which gradients are needed. This part and the
-    derivatives still need a factor per row.
+    Inputs, after `_Comparison`: the number of rows that aren't constant; the highest logit and the
+    sum of exponentials per row; the part of the rows' gradient that constant weights add, if there
+    are any; the derivatives with respect to the dot products, if they were kept; the upstream
+    gradient (N, 1); which gradients are needed. This part and the derivatives still need a factor
+    per row.
     """
     (
         *shared,
@@ -340,20 +360,27 @@ class _Gap(torch.autograd.Function):
         return *gradients, *[None] * 14
 
 
-# Operators, so that torch.compile doesn't unroll the passes. Eager calls don't use them, since each takes 0.1 ms.
+# Operators, so that torch.compile doesn't unroll the passes. Eager calls don't use them, since each
+# takes 0.1 ms.
 _compute_opaque = torch.library.custom_op(
     "dml_losses::cosine_softmax",
     _compute,
     mutates_args=(),
-    schema=f"({_COMPARISON}, SymInt batch, Tensor[] constant_weights, Tensor[] constant_inverse_norms, "
-    "Tensor target_N1, bool sharded, bool keeps) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    schema=(
+        f"({_COMPARISON}, SymInt batch, Tensor[] constant_weights, Tensor[] "
+        "constant_inverse_norms, Tensor target_N1, bool sharded, bool keeps) -> (Tensor, Tensor, "
+        "Tensor, Tensor, Tensor)"
+    ),
 )
 _differentiate_opaque = torch.library.custom_op(
     "dml_losses::cosine_softmax_gradients",
     _differentiate,
     mutates_args=(),
-    schema=f"({_COMPARISON}, SymInt batch, Tensor highest_N1, Tensor total_N1, Tensor pushed_BD, Tensor kept_NC, "
-    "Tensor upstream_N1, bool weights_move, bool rows_move) -> (Tensor, Tensor)",
+    schema=(
+        f"({_COMPARISON}, SymInt batch, Tensor highest_N1, Tensor total_N1, Tensor pushed_BD, "
+        "Tensor kept_NC, Tensor upstream_N1, bool weights_move, bool rows_move) -> (Tensor, "
+        "Tensor)"
+    ),
 )
 
 

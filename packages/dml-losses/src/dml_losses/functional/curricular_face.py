@@ -28,8 +28,8 @@ def curricular_face(
     L = −mean_b log( e^{s·T} / (e^{s·T} + Σ_{c≠y} e^{s·N_c}) ),  T = cos(θ_y + m),
     N_c = cos θ_c if cos θ_c ≤ cos(θ_y + m), else cos θ_c·(t + cos θ_c)
 
-    Source: Huang et al. 2020, CurricularFace. If θ_y + m exceeds π, T is cos θ_y − m·sin m, as in the authors' code,
-    but the negatives are still compared with cos(θ_y + m).
+    Source: Huang et al. 2020, CurricularFace. If θ_y + m exceeds π, T is cos θ_y − m·sin m, as in
+    the authors' code, but the negatives are still compared with cos(θ_y + m).
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.
@@ -49,7 +49,9 @@ def curricular_face(
 def mean_true_cosine(
     embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | ClassShard
 ) -> torch.Tensor:
-    """Compute the mean of cos θ_y over the batch; its moving average is t. For arguments, see `curricular_face`."""
+    """Compute the mean of cos θ_y over the batch; its moving average is t. For arguments, see
+    `curricular_face`.
+    """
     features_BD, labels, weights = class_inputs(embeddings, labels, class_weights)
     unit_BD = unit_rows(features_BD)
     if isinstance(class_weights, torch.Tensor):

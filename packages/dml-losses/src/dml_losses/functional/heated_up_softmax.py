@@ -26,15 +26,16 @@ def heated_up_softmax(
 
     L = −mean_b log( e^{α·f̃ᵀŵ_y} / Σ_c e^{α·f̃ᵀŵ_c} )
 
-    where ŵ are the L2-normalised class weights, and f̃ is the L2-normalised embedding or BN(f)/√D, batch
-    normalisation without learned scale and shift.
+    where ŵ are the L2-normalised class weights, and f̃ is the L2-normalised embedding or BN(f)/√D,
+    batch normalisation without learned scale and shift.
 
-    Source: Heated-Up Softmax Embedding, Eq. 1-3 with section 3.3. Departure: no bias, unlike the authors' code.
+    Source: Heated-Up Softmax Embedding, Eq. 1-3 with section 3.3. Departure: no bias, unlike the
+    authors' code.
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.
-        alpha: α > 0, the inverse temperature; default 16, as in the paper, which then uses 4 with a tenth of the
-            learning rate.
+        alpha: α > 0, the inverse temperature; default 16, as in the paper, which then uses 4 with a
+            tenth of the learning rate.
         feature_norm: ``"l2"``, or ``"batch"`` to use the mean and variance of this batch.
 
     Returns:

@@ -24,13 +24,16 @@ def koleo(
 
     L = −1/B · Σ_i log(min_{j≠i} ‖x̂_i − x̂_j‖ + ε),  ε = 1e-8
 
-    Up to constants, −L is Kozachenko and Leonenko's estimate of the entropy of the embeddings' distribution.
+    Up to constants, −L is Kozachenko and Leonenko's estimate of the entropy of the embeddings'
+    distribution.
 
-    Source: Sablayrolles et al. 2019, Spreading vectors for similarity search; ε as in DINOv2 (Oquab et al. 2023).
-    Departure: equal rows get no gradient, since the direction between them is undefined.
+    Source: Sablayrolles et al. 2019, Spreading vectors for similarity search; ε as in DINOv2 (Oquab
+    et al. 2023). Departure: equal rows get no gradient, since the direction between them is
+    undefined.
 
     Args:
-        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. The labels have no influence.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. The labels have no
+            influence.
 
     Returns:
         The loss, a scalar; zero, with a zero gradient, if there is no neighbour.
@@ -50,7 +53,9 @@ def koleo(
 
 @torch.library.custom_op("dml_losses::nearest", mutates_args=())
 def _nearest(query_QD: torch.Tensor, gallery_GD: torch.Tensor, within: bool) -> torch.Tensor:
-    """Find the gallery row with the largest inner product per query, (Q,); within a batch, except the query itself."""
+    """Find the gallery row with the largest inner product per query, (Q,); within a batch, except
+    the query itself.
+    """
     step = max(1, _BLOCK_ELEMENTS // len(gallery_GD))
     found = []
     for start in range(0, len(query_QD), step):

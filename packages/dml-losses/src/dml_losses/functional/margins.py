@@ -1,4 +1,5 @@
-"""Change logits before the cosine softmax: add margins at the true class, and keep the nearest centres.
+"""Change logits before the cosine softmax: add margins at the true class, and keep the nearest
+centres.
 
 Shapes: `R` rows, `C` classes, `K` weights (centres) per class.
 """
@@ -31,7 +32,8 @@ def apply_margin(
         target_R1 = scale * torch.where(
             inside_R1, cosine_R1 * cos_m - sine_R1 * sin_m, cosine_R1 - angular_margin * sin_m
         )
-        # The slope's limit at θ = 0 is infinite; use the slope at the smallest angle that the dtype resolves.
+        # The slope's limit at θ = 0 is infinite; use the slope at the smallest angle that the dtype
+        # resolves.
         smallest = torch.finfo(target_R1.dtype).eps ** 0.5
         slope_R1 = (cos_m + sin_m * cosine_R1 / sine_R1.clamp_min(smallest)).where(inside_R1, 1)
     return target_R1 - scale * cosine_margin, slope_R1
@@ -40,7 +42,8 @@ def apply_margin(
 def apply_row_margins(
     target_R1: torch.Tensor, scale: float, margins_R2: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the true class's logit s·φ(θ), and dφ/d(cos θ), where φ(θ) = cos(θ + m₁) − m₂, with margins per row.
+    """Compute the true class's logit s·φ(θ), and dφ/d(cos θ), where φ(θ) = cos(θ + m₁) − m₂, with
+    margins per row.
 
     Args:
         target_R1: (R, 1), s·cos θ; rounding can make |cos θ| exceed 1.
@@ -64,7 +67,8 @@ def apply_row_margins(
 
 def turn(cosine: torch.Tensor, angle: float) -> torch.Tensor:
     """Compute cos(θ + m) from cos θ in [−1, 1] and an angle m in radians; θ + m can exceed π."""
-    # The gradient of √ at 0 is infinite; the floor is the smallest 1 − cos² above 0 that the dtype resolves.
+    # The gradient of √ at 0 is infinite; the floor is the smallest 1 − cos² above 0 that the dtype
+    # resolves.
     sine = (1 - cosine.square()).clamp_min(torch.finfo(cosine.dtype).eps).sqrt()
     return cosine * math.cos(angle) - sine * math.sin(angle)
 
@@ -72,7 +76,8 @@ def turn(cosine: torch.Tensor, angle: float) -> torch.Tensor:
 def modulate_hard_(
     logits: torch.Tensor, threshold_R1: torch.Tensor, progress: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """Multiply the logits above a threshold by t + cos θ, in place, and return the slopes of all logits, (R, C).
+    """Multiply the logits above a threshold by t + cos θ, in place, and return the slopes of all
+    logits, (R, C).
 
     Args:
         logits: (R, C), s·cos θ.
@@ -86,7 +91,8 @@ def modulate_hard_(
 
 
 def keep_nearest_centers_(logits: torch.Tensor, centers_per_class: int) -> torch.Tensor:
-    """Set a class's logits to −∞ except the highest, in place, so that other centres neither count nor move.
+    """Set a class's logits to −∞ except the highest, in place, so that other centres neither count
+    nor move.
 
     Args:
         logits: (R, C·K), must be contiguous; the centres of a class are consecutive.

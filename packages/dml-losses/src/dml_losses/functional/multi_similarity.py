@@ -1,6 +1,7 @@
 """Multi-similarity loss: the hardest pairs of a query, selected and weighted by their similarity.
 
-Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries per block, `P` columns that can contain positives.
+Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries per block, `P` columns that can
+contain positives.
 """
 
 from __future__ import annotations
@@ -23,18 +24,23 @@ def multi_similarity(
     threshold: float = 0.5,
     epsilon: float = 0.1,
 ) -> torch.Tensor:
-    """Compute soft maxima of a query's violations, one over selected positives, one over selected negatives.
+    """Compute soft maxima of a query's violations, one over selected positives, one over selected
+    negatives.
 
-    L = 1/B · Σ_q ( 1/α · log(1 + Σ_{i ∈ P_q} exp(−α(s_qi − λ))) + 1/β · log(1 + Σ_{j ∈ N_q} exp(β(s_qj − λ))) )
+    L = 1/B · Σ_q ( 1/α · log(1 + Σ_{i ∈ P_q} exp(−α(s_qi − λ)))
+    + 1/β · log(1 + Σ_{j ∈ N_q} exp(β(s_qj − λ))) )
 
-    where s are cosines. P_q are the positives with s_qi − ε < max s of the query's negatives, and N_q are the negatives
-    with s_qj + ε > min s of the query's positives. The selection is a constant.
+    where s are cosines. P_q are the positives with s_qi − ε < max s of the query's negatives, and
+    N_q are the negatives with s_qj + ε > min s of the query's positives. The selection is a
+    constant.
 
-    Source: Wang et al. 2019, Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning. Departure
-    from the authors' code, but not from the paper: positives with s ≥ 1 − 1e-5 aren't dropped.
+    Source: Wang et al. 2019, Multi-Similarity Loss with General Pair Weighting for Deep Metric
+    Learning. Departure from the authors' code, but not from the paper: positives with s ≥ 1 − 1e-5
+    aren't dropped.
 
     Args:
-        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are queries.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are
+            queries.
         alpha: α > 0; default 2, as in the paper.
         beta: β > 0; default 50, as in the paper (40 in the authors' code).
         threshold: λ; default 0.5, as in the authors' code (1 in the paper).

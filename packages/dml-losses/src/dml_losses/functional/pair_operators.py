@@ -1,4 +1,6 @@
-"""Make torch operators from losses of the similarity product, with gradients and support for `torch.compile`."""
+"""Make torch operators from losses of the similarity product, with gradients and support for
+`torch.compile`.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +39,17 @@ def similarity_operator(
 
     Args:
         name: the operator's name in ``torch.ops.dml_losses``.
-        parameters: the loss's parameters as a PyTorch schema, like ``"float scale, bool reweight"``.
+        parameters: the loss's parameters as a PyTorch schema, like
+            ``"float scale, bool reweight"``.
         terms: called as ``terms(block, *parameters)``; see `Block`.
         queries_ordered, cpu_block_rows, symmetric: see `value_and_gradients`.
         num_learned: the number of learned numbers. If there are any, the parameters must begin with
-            ``"Tensor learned, bool over_ranks"``, and terms are called without `over_ranks`: see `value_and_gradients`.
+            ``"Tensor learned, bool over_ranks"``, and terms are called without `over_ranks`: see
+            `value_and_gradients`.
 
     Returns:
-        ``operator(queries, query_labels, gallery, gallery_labels, within, query_gradient, gallery_gradient,
-        *parameters)``, the scalar loss; see `value_and_gradients`.
+        ``operator(queries, query_labels, gallery, gallery_labels, within, query_gradient,
+        gallery_gradient, *parameters)``, the scalar loss; see `value_and_gradients`.
     """
 
     def compute(
@@ -121,8 +125,11 @@ def similarity_operator(
         f"dml_losses::{name}",
         compute,
         mutates_args=(),
-        schema="(Tensor queries, Tensor query_labels, Tensor gallery, Tensor gallery_labels, bool within, "
-        f"bool query_gradient, bool gallery_gradient, {parameters}) -> (Tensor, Tensor, Tensor, Tensor)",
+        schema=(
+            "(Tensor queries, Tensor query_labels, Tensor gallery, Tensor gallery_labels, bool "
+            f"within, bool query_gradient, bool gallery_gradient, {parameters}) -> (Tensor, "
+            "Tensor, Tensor, Tensor)"
+        ),
     )
     operator.register_fake(fake)
     operator.register_autograd(backward, setup_context=keep_gradients)
@@ -141,7 +148,9 @@ def pair_inputs(
     gallery: torch.Tensor | None,
     gallery_labels: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Check the inputs of a pair loss, and return queries and gallery in a common precision, with int64 labels."""
+    """Check the inputs of a pair loss, and return queries and gallery in a common precision, with
+    int64 labels.
+    """
     check_batch(embeddings, labels)
     check_gallery(embeddings, gallery, gallery_labels)
     labels = labels.long()
@@ -158,8 +167,9 @@ def pair_operator(
     """Make a pair loss from its terms (see `similarity_operator`).
 
     Returns:
-        ``loss(embeddings, labels, gallery, gallery_labels, *parameters, moves_query, moves_gallery)``, which checks the
-        arguments and returns the scalar loss. If a side doesn't move, it is constant and doesn't get a gradient.
+        ``loss(embeddings, labels, gallery, gallery_labels, *parameters, moves_query,
+        moves_gallery)``, which checks the arguments and returns the scalar loss. If a side doesn't
+        move, it is constant and doesn't get a gradient.
     """
     operator = similarity_operator(
         name, parameters, terms, symmetric=symmetric, num_learned=num_learned

@@ -1,13 +1,17 @@
 """Compute pair losses in blocks of rows of the similarity product.
 
-A pair loss only depends on the cosines S = Q̂Ĝᵀ, so its gradient follows from a matrix of weights W = ∂L/∂S:
-∂L/∂Q̂ = W Ĝ, ∂L/∂Ĝ = Wᵀ Q̂. For each block of rows, the loss computes its terms (its value, and W in place of S). A
-single pass computes value and gradients, so that no (Q × G) matrix is stored, and operations run in cache.
+A pair loss only depends on the cosines S = Q̂Ĝᵀ, so its gradient follows from a matrix of weights
+W = ∂L/∂S:
+∂L/∂Q̂ = W Ĝ,
+∂L/∂Ĝ = Wᵀ Q̂. For each block of rows, the loss computes its terms (its value, and W in place of S).
+A single pass computes value and gradients, so that no (Q × G) matrix is stored, and operations run
+in cache.
 
-Rows are first sorted by label. The positives of a block then lie in a narrow range of columns. Only this range needs
-masks and logarithms, since all other columns are negatives.
+Rows are first sorted by label. The positives of a block then lie in a narrow range of columns. Only
+this range needs masks and logarithms, since all other columns are negatives.
 
-Shapes: `Q` queries, `G` gallery, `D` dim, `R` rows per block, `P` columns that can contain positives.
+Shapes: `Q` queries, `G` gallery, `D` dim, `R` rows per block, `P` columns that can contain
+positives.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ import torch
 from dml_losses.exchange import BlocksOfRank, all_reduce_
 from dml_losses.functional.sphere import inverse_norms, through_norm_
 
-# The size of a block. On a CPU, the similarities should fit in the caches, and few rows should need few columns for
-# their positives. On an accelerator, this only limits memory (to 1 GiB in float32): usual batches need one launch.
+# The size of a block. On a CPU, the similarities should fit in the caches, and few rows should need
+# few columns for their positives. On an accelerator, this only limits memory (to 1 GiB in float32):
+# usual batches need one launch.
 _CPU_BLOCK_ELEMENTS, CPU_BLOCK_ROWS, _BLOCK_ELEMENTS = 2**19, 128, 2**28
 
 
@@ -33,10 +38,12 @@ class Block:
     Args:
         similarity: (R, G); the loss must overwrite it with the weights ∂L/∂S.
         columns: the range of columns that can contain positives; all other columns are negatives.
-        same: (R, P) bool, whether query and gallery row have the same label, including the query itself.
+        same: (R, P) bool, whether query and gallery row have the same label, including the query
+            itself.
         positive: (R, P) bool, like `same` without the query itself.
         num_positives: (R,), the number of positives per query, in the dtype of `similarity`.
-        num_pairs: (), the number of (query, positive) pairs in this call, at least 1, in the same dtype.
+        num_pairs: (), the number of (query, positive) pairs in this call, at least 1, in the same
+            dtype.
         num_matched: (), the number of queries with a positive in this call, in the same dtype.
         num_queries: the number of queries in this call.
     """
@@ -52,9 +59,11 @@ class Block:
 
 
 class WeightedQueries(NamedTuple):
-    """The losses of a block's queries, for a loss that is the mean over all queries with weights e^w_q / Σ e^w_q.
+    """The losses of a block's queries, for a loss that is the mean over all queries with weights
+    e^w_q / Σ e^w_q.
 
-    Weights are constants. The similarities are overwritten with ∂(Σ losses)/∂S. Only queries can have a gradient.
+    Weights are constants. The similarities are overwritten with ∂(Σ losses)/∂S. Only queries can
+    have a gradient.
     """
 
     losses: torch.Tensor  # (R,)
@@ -64,7 +73,8 @@ class WeightedQueries(NamedTuple):
 class Average(NamedTuple):
     """A block's sum and count, for a loss that is the total sum divided by the total count.
 
-    Use it if the count depends on the similarities. They are overwritten with ∂(sum)/∂S; the count is a constant.
+    Use it if the count depends on the similarities. They are overwritten with ∂(sum)/∂S; the count
+    is a constant.
     """
 
     total: torch.Tensor  # ()
@@ -118,24 +128,27 @@ def value_and_gradients(
     """Compute a loss of cosines, and the gradients with respect to queries and gallery.
 
     Args:
-        terms: returns a block's share of the loss, an `Average`, or `WeightedQueries`, and overwrites similarities with
-            derivatives. If numbers are learned, it returns shares of the loss and of the derivatives with respect to
-            these numbers, (1 + num_learned,).
+        terms: returns a block's share of the loss, an `Average`, or `WeightedQueries`, and
+            overwrites similarities with derivatives. If numbers are learned, it returns shares of
+            the loss and of the derivatives with respect to these numbers, (1 + num_learned,).
         queries, gallery: (Q, D) and (G, D) with the same dtype, not normalised.
         query_labels, gallery_labels: (Q,) and (G,), int64.
-        within: whether the queries are also the gallery; then they exclude themselves by index, `gallery` is ignored,
-            and the sum of both gradients is returned as the queries' gradient.
+        within: whether the queries are also the gallery; then they exclude themselves by index,
+            `gallery` is ignored, and the sum of both gradients is returned as the queries'
+            gradient.
         query_gradient, gallery_gradient: whether to compute this gradient.
-        queries_ordered: whether the query labels are already sorted, which saves a copy of the rows.
-        cpu_block_rows: the largest number of queries per block on a CPU. More queries have positives in more columns.
-        symmetric: with `within`, whether the derivatives for (i, j) and (j, i) are equal, so that doubling the gradient
-            as a query replaces adding the gradient as a gallery row.
+        queries_ordered: whether the query labels are already sorted, which saves a copy of the
+            rows.
+        cpu_block_rows: the largest number of queries per block on a CPU. More queries have
+            positives in more columns.
+        symmetric: with `within`, whether the derivatives for (i, j) and (j, i) are equal, so that
+            doubling the gradient as a query replaces adding the gradient as a gallery row.
         share: compute only these blocks; the ranks exchange values and gradients.
         num_learned: the number of learned numbers.
 
     Returns:
-        The loss, a scalar (with `num_learned`, the loss and the derivatives), and the two gradients; a gradient that
-        isn't requested is empty.
+        The loss, a scalar (with `num_learned`, the loss and the derivatives), and the two
+        gradients; a gradient that isn't requested is empty.
     """
     query = _Side.of(queries, query_labels, ordered=queries_ordered)
     other = query if within else _Side.of(gallery, gallery_labels, ordered=False)
@@ -156,8 +169,8 @@ def value_and_gradients(
     )
     if num_gallery == 0:
         gradient_QD.zero_()
-    # Reading the range of columns is free on a CPU. On an accelerator it would wait for the device, but masks over all
-    # columns are cheap.
+    # Reading the range of columns is free on a CPU. On an accelerator it would wait for the device,
+    # but masks over all columns are cheap.
     narrow = queries.device.type == "cpu"
     elements, most = (
         (_CPU_BLOCK_ELEMENTS, cpu_block_rows) if narrow else (_BLOCK_ELEMENTS, num_queries)

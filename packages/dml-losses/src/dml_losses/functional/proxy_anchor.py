@@ -1,6 +1,7 @@
 """Proxy anchor: each class's proxy compared with the batch.
 
-Shapes: `B` batch, `C` classes, `D` dim, `R` classes per block, `P` rows of the batch that can belong to these classes.
+Shapes: `B` batch, `C` classes, `D` dim, `R` classes per block, `P` rows of the batch that can
+belong to these classes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ def proxy_anchor(
     scale: float = 32.0,
     margin: float = 0.1,
 ) -> torch.Tensor:
-    """Compute the loss that pulls the batch's hardest positives to their proxy, and pushes the hardest negatives away.
+    """Compute the loss that pulls the batch's hardest positives to their proxy, and pushes the
+    hardest negatives away.
 
     L = 1/|P⁺| · Σ_{p ∈ P⁺} log(1 + Σ_{x ∈ X_p⁺} e^{−α(s(x,p) − δ)})
       + 1/|P| · Σ_{p ∈ P} log(1 + Σ_{x ∈ X_p⁻} e^{α(s(x,p) + δ)})
@@ -30,12 +32,14 @@ def proxy_anchor(
     Source: Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning. No departure.
 
     Args:
-        embeddings, labels, class_weights: (B, D), (B,) and (C, D), the proxies; see `dml_losses.functional`.
+        embeddings, labels, class_weights: (B, D), (B,) and (C, D), the proxies; see
+            `dml_losses.functional`.
         scale: α > 0; default 32, as in the paper.
         margin: δ ≥ 0; default 0.1, as in the paper.
 
     Returns:
-        The loss, a scalar. If the batch has only one class, its proxy has no negatives and adds zero to the second sum.
+        The loss, a scalar. If the batch has only one class, its proxy has no negatives and adds
+        zero to the second sum.
     """
     features_BD, labels, weights_CD = class_inputs(embeddings, labels, class_weights)
     gradients = torch.is_grad_enabled()
@@ -70,7 +74,9 @@ def _terms(block: Block, scale: float, margin: float) -> torch.Tensor:
 
 
 def softplus_of_logsumexp(logits: torch.Tensor) -> torch.Tensor:
-    """Compute Σ over rows of log(1 + Σ e^z), and overwrite the logits with the derivatives e^z / (1 + Σ e^z)."""
+    """Compute Σ over rows of log(1 + Σ e^z), and overwrite the logits with the derivatives e^z /
+    (1 + Σ e^z).
+    """
     highest = logits.amax(dim=1, keepdim=True).clamp_min_(0)
     total = logits.sub_(highest).exp_().sum(dim=1, keepdim=True).add_(highest.neg().exp_())
     logits.div_(total)

@@ -1,6 +1,7 @@
 """Recall@k surrogate: recall with sigmoids instead of steps, for ranks and for cut-offs.
 
-Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries per block, `I` positives per query, `K` cut-offs.
+Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries per block, `I` positives per
+query, `K` cut-offs.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ def recall_at_k_surrogate(
     L = mean_q mean_k (1 − R_qk),  R_qk = min(k, Σ_{i ∈ P_q} σ((k − r_i)/τ_k)) / min(k, |P_q|)
     r_i = 1 + Σ_{j ≠ i} σ((s_qj − s_qi)/τ)
 
-    where s are cosines, P_q are the query's positives, and j runs over all rows except the query. This takes the time
-    of P_q × G sigmoids per query, but only the memory of a block of similarities.
+    where s are cosines, P_q are the query's positives, and j runs over all rows except the query.
+    This takes the time of P_q × G sigmoids per query, but only the memory of a block of
+    similarities.
 
-    Source: Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup, and the authors' code
-    for both minima and for τ_k = k; without the mixup. Departure: the mean only includes queries that have a positive.
+    Source: Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup, and
+    the authors' code for both minima and for τ_k = k; without the mixup. Departure: the mean only
+    includes queries that have a positive.
 
     Args:
-        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are queries.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are
+            queries.
         ks: the cut-offs k ≥ 1; default 1, 2, 4, 8, 16, as in the authors' code.
         k_temperatures: τ_k > 0 per cut-off; by default, k itself, as in the authors' code.
         rank_temperature: τ > 0; default 0.01, as in the authors' code.
@@ -59,7 +63,8 @@ def check_cutoffs(
     """Check the cut-offs and their temperatures, and return both.
 
     Raises:
-        ValueError: if there are no cut-offs, a cut-off is below 1, or there isn't a positive temperature per cut-off.
+        ValueError: if there are no cut-offs, a cut-off is below 1, or there isn't a positive
+            temperature per cut-off.
     """
     if not ks or any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in ks):
         raise ValueError(f"ks is {ks!r}; expected integers of at least 1, such as [1, 2, 4]")
@@ -68,7 +73,8 @@ def check_cutoffs(
         not 0 < temperature < float("inf") for temperature in temperatures
     ):
         raise ValueError(
-            f"k_temperatures is {k_temperatures!r}; expected a finite number above 0 for each of ks, {list(ks)}"
+            f"k_temperatures is {k_temperatures!r}; expected a finite number above 0 for each of "
+            f"ks, {list(ks)}"
         )
     return [float(k) for k in ks], [float(temperature) for temperature in temperatures]
 

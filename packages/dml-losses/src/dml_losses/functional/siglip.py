@@ -1,6 +1,7 @@
 """SigLIP: every pair is a binary decision, with a learned scale and bias.
 
-Shapes: `B` batch, `G` gallery, `D` dim, `R` queries per block, `P` columns that can contain positives.
+Shapes: `B` batch, `G` gallery, `D` dim, `R` queries per block, `P` columns that can contain
+positives.
 """
 
 from __future__ import annotations
@@ -29,17 +30,19 @@ def siglip(
 
     where s are cosines; t' and b are learned.
 
-    Source: Zhai et al. 2023, Sigmoid Loss for Language Image Pre-Training. Departure: there is only one kind of row, so
-    a batch is paired with itself (or with a gallery), and all rows of a class are positives for each other.
+    Source: Zhai et al. 2023, Sigmoid Loss for Language Image Pre-Training. Departure: there is only
+    one kind of row, so a batch is paired with itself (or with a gallery), and all rows of a class
+    are positives for each other.
 
     Args:
         embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`.
         log_scale: t', a floating scalar; it starts at log 10 in the paper.
         bias: b, a floating scalar; it starts at −10 in the paper, since most pairs are negative.
-        over_ranks: compute 1/W of the pairs of a batch and gallery that all ranks have. Ranks exchange three numbers
-            per block of queries, and the full gradients (B, D) and (G, D). The number of ranks can't change a bit of
-            the value or the embeddings' gradient, if all ranks have the same kind of device and number of threads; it
-            changes the rounding of the gallery's gradient, which is a sum over ranks.
+        over_ranks: compute 1/W of the pairs of a batch and gallery that all ranks have. Ranks
+            exchange three numbers per block of queries, and the full gradients (B, D) and (G, D).
+            The number of ranks can't change a bit of the value or the embeddings' gradient, if all
+            ranks have the same kind of device and number of threads; it changes the rounding of the
+            gallery's gradient, which is a sum over ranks.
 
     Returns:
         The loss, a scalar; zero, with a zero gradient, if there is no pair.
@@ -49,7 +52,9 @@ def siglip(
 
 
 def _terms(block: Block, learned: torch.Tensor) -> torch.Tensor:
-    """Compute a block's share of the value, and of the derivatives with respect to t' and b, (3,)."""
+    """Compute a block's share of the value, and of the derivatives with respect to t' and b,
+    (3,).
+    """
     scale, bias = learned[0].exp(), learned[1]
     scaled_RG = block.similarity.mul_(scale)
     logits_RG = scaled_RG + bias

@@ -1,6 +1,7 @@
 """Smooth-AP: average precision with sigmoids instead of steps.
 
-Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries per block, `I` positives per query, at most.
+Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries per block, `I` positives per
+query, at most.
 """
 
 from __future__ import annotations
@@ -25,18 +26,21 @@ def smooth_ap(
     L = mean_q (1 − AP_q),  AP_q = mean over the positives i of (1 + A_i)/(1 + A_i + B_i)
     A_i = Σ_{j ∈ P_q, j≠i} σ((s_qj − s_qi)/τ),  B_i = Σ_{j ∈ N_q} σ((s_qj − s_qi)/τ)
 
-    where s are cosines, P_q are the query's positives, and N_q its negatives. This takes the time of P_q × (P_q ∪ N_q)
-    sigmoids per query, but only the memory of a block of similarities.
+    where s are cosines, P_q are the query's positives, and N_q its negatives. This takes the time
+    of P_q × (P_q ∪ N_q) sigmoids per query, but only the memory of a block of similarities.
 
-    Source: Brown et al. 2020, Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval. Departure: the mean
-    only includes queries that have a positive, and a query isn't a positive for itself, unlike in the authors' code.
+    Source: Brown et al. 2020, Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval.
+    Departure: the mean only includes queries that have a positive, and a query isn't a positive for
+    itself, unlike in the authors' code.
 
     Args:
-        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are queries.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are
+            queries.
         temperature: τ > 0; default 0.01, as in the paper.
 
     Returns:
-        The loss, a scalar; zero, with a zero gradient, if no query has a positive, or no query has a negative.
+        The loss, a scalar; zero, with a zero gradient, if no query has a positive, or no query has
+        a negative.
     """
     return _loss(embeddings, labels, gallery, gallery_labels, temperature)
 

@@ -1,12 +1,14 @@
-"""Compute losses of smooth ranks, where a sum of smooth steps counts how many rows are above a positive.
+"""Compute losses of smooth ranks, where a sum of smooth steps counts how many rows are above a
+positive.
 
-The rank of positive i among a query's rows is 1 + A + B, where A = Σ h⁺(s_j − s_i) over the query's other positives,
-and B = Σ h⁻(s_j − s_i) over its negatives. All positives are compared with all rows, but only one positive per query at
-a time, so that no tensor is larger than the block of similarities. Steps are computed twice, for the ranks and for the
-gradient, because the gradient needs the sum first.
+The rank of positive i among a query's rows is 1 + A + B, where A = Σ h⁺(s_j − s_i) over the query's
+other positives, and B = Σ h⁻(s_j − s_i) over its negatives. All positives are compared with all
+rows, but only one positive per query at a time, so that no tensor is larger than the block of
+similarities. Steps are computed twice, for the ranks and for the gradient, because the gradient
+needs the sum first.
 
-Shapes: `R` queries per block, `G` gallery, `P` columns that can contain positives, `I` positives per query, at most,
-`N` queries that have an i-th positive.
+Shapes: `R` queries per block, `G` gallery, `P` columns that can contain positives, `I` positives
+per query, at most, `N` queries that have an i-th positive.
 """
 
 from __future__ import annotations
@@ -61,15 +63,18 @@ def rank_terms(
     negative_step: Step,
     loss: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], RankLoss],
 ) -> torch.Tensor:
-    """Compute a block's share of the mean over queries for a loss of smooth ranks, as terms of a `pair_operator`.
+    """Compute a block's share of the mean over queries for a loss of smooth ranks, as terms of a
+    `pair_operator`.
 
     Args:
         block: the block; its similarities are overwritten with the gradient.
         positive_step, negative_step: h⁺ and h⁻.
-        loss: called with A, B and a mask, all (R, I); the mask is false if a query has fewer positives.
+        loss: called with A, B and a mask, all (R, I); the mask is false if a query has fewer
+            positives.
 
     Returns:
-        The sum of the losses in this block divided by the number of all queries with a positive, a scalar.
+        The sum of the losses in this block divided by the number of all queries with a positive, a
+        scalar.
     """
     pairs = Pairs.of(block)
     above_RI, below_RI = torch.zeros_like(pairs.target), torch.zeros_like(pairs.target)
@@ -97,7 +102,9 @@ def rank_terms(
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """The similarities of a block's positives and, separately, of its negatives; −∞ for all other pairs."""
+    """The similarities of a block's positives and, separately, of its negatives; −∞ for all other
+    pairs.
+    """
 
     positives: torch.Tensor  # (R, P)
     negatives: torch.Tensor  # (R, G)
@@ -120,7 +127,9 @@ class Pairs:
         )
 
     def differences(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Yield i, the queries with an i-th positive, and how far positives (N, P) and negatives (N, G) exceed it."""
+        """Yield i, the queries with an i-th positive, and how far positives (N, P) and negatives
+        (N, G) exceed it.
+        """
         for i in range(self.target.shape[1]):
             rows = self.present[:, i].nonzero().squeeze(1)
             target_N1 = self.target[rows, i, None]

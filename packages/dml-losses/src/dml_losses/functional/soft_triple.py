@@ -23,13 +23,14 @@ def soft_triple(
     margin: float = 0.01,
     merge_weight: float = 0.2,
 ) -> torch.Tensor:
-    """Compute the softmax cross entropy over classes with multiple centres, plus a penalty that draws centres together.
+    """Compute the softmax cross entropy over classes with multiple centres, plus a penalty that
+    draws centres together.
 
     L = −mean_b log( e^{λ(S_y − δ)} / (e^{λ(S_y − δ)} + Σ_{c≠y} e^{λS_c}) ) + τ/(C·K(K−1)) · Σ_c R_c
     S_c = Σ_k softmax_k(x̂ᵀŵ_ck / γ)·x̂ᵀŵ_ck,  R_c = Σ_{k<l} √(2 − 2·ŵ_ckᵀŵ_cl)
 
-    Source: Qian et al. 2019, SoftTriple Loss. Departure: 1e-5 under the root, as in the authors' code, keeps the
-    gradient finite if two centres coincide.
+    Source: Qian et al. 2019, SoftTriple Loss. Departure: 1e-5 under the root, as in the authors'
+    code, keeps the gradient finite if two centres coincide.
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C·K, D); see `dml_losses.functional`.

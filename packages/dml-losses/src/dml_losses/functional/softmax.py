@@ -20,7 +20,8 @@ def softmax(
     Source: Learning with Memory-based Virtual Classes (MemVir), Eq. 2, which also has no bias.
 
     Args:
-        embeddings, labels, class_weights: (B, D), (B,) and (C, D), not normalised; see `dml_losses.functional`.
+        embeddings, labels, class_weights: (B, D), (B,) and (C, D), not normalised; see
+            `dml_losses.functional`.
 
     Returns:
         The loss, a scalar; zero if there is only one class.
@@ -44,13 +45,15 @@ def virtual_softmax(
 ) -> torch.Tensor:
     """Compute the softmax cross entropy with an extra class in the direction of the embedding.
 
-    L = −mean_b log( e^{w_yᵀx} / (Σ_c e^{w_cᵀx} + e^{w_virtᵀx}) ),  w_virt = ‖w_y‖ x/‖x‖, so that w_virtᵀx = ‖w_y‖‖x‖
+    L = −mean_b log( e^{w_yᵀx} / (Σ_c e^{w_cᵀx} + e^{w_virtᵀx}) ),
+    w_virt = ‖w_y‖ x/‖x‖, so that w_virtᵀx = ‖w_y‖‖x‖
 
-    Source: Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning. Like other logits, the logit of
-    the virtual class has a gradient for both x and w_y.
+    Source: Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning. Like other
+    logits, the logit of the virtual class has a gradient for both x and w_y.
 
     Args:
-        embeddings, labels, class_weights: (B, D), (B,) and (C, D), not normalised; see `dml_losses.functional`.
+        embeddings, labels, class_weights: (B, D), (B,) and (C, D), not normalised; see
+            `dml_losses.functional`.
 
     Returns:
         The loss, a scalar; at least log 2, for any number of classes.

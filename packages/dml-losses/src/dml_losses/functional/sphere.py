@@ -15,9 +15,10 @@ from dml_losses.functional.first_order import check_no_transforms
 def full_precision(x: torch.Tensor) -> torch.Tensor:
     """Convert `x` to float32 if its dtype is narrower; otherwise return it.
 
-    Losses compute in at least float32, since a cosine in bfloat16 has two or three digits: with a scale of 64, the
-    first decimal of a logit would be wrong. The backward pass clamps the gradient to the narrower dtype's range, since
-    the exact gradient of a short row (proportional to 1/norm) can exceed this range.
+    Losses compute in at least float32, since a cosine in bfloat16 has two or three digits: with a
+    scale of 64, the first decimal of a logit would be wrong. The backward pass clamps the gradient
+    to the narrower dtype's range, since the exact gradient of a short row (proportional to 1/norm)
+    can exceed this range.
     """
     return _widen(x, torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
 
@@ -51,11 +52,13 @@ def unit_rows(x: torch.Tensor) -> torch.Tensor:
         x: (N, D), float32 or float64.
 
     Returns:
-        (N, D). If a row's norm is below √tiny of the dtype (1e-19 for float32), or its square overflows (above 1e19),
-        the row has no direction: it becomes zero, so that all its cosines are 0, and doesn't get a gradient.
+        (N, D). If a row's norm is below √tiny of the dtype (1e-19 for float32), or its square
+        overflows (above 1e19), the row has no direction: it becomes zero, so that all its cosines
+        are 0, and doesn't get a gradient.
     """
     norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    # Divide by infinity to get a zero row and a zero gradient; a small epsilon would give a gradient of 1/epsilon.
+    # Divide by infinity to get a zero row and a zero gradient; a small epsilon would give a
+    # gradient of 1/epsilon.
     return x / torch.where(norm > torch.finfo(x.dtype).tiny ** 0.5, norm, torch.inf)
 
 
@@ -101,6 +104,8 @@ def common_precision(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def cosines(x_ND: torch.Tensor, y_MD: torch.Tensor) -> torch.Tensor:
-    """Compute the cosines between all rows of both tensors, (N, M); see `unit_rows` for zero rows."""
+    """Compute the cosines between all rows of both tensors, (N, M); see `unit_rows` for zero
+    rows.
+    """
     with torch.autocast(x_ND.device.type, enabled=False):
         return unit_rows(x_ND) @ unit_rows(y_MD).T

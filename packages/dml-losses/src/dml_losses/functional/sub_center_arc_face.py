@@ -19,10 +19,12 @@ def sub_center_arc_face(
 ) -> torch.Tensor:
     """Compute ArcFace with multiple centres per class, using only the nearest centre.
 
-    L = −mean_b log( e^{s·cos(θ_y + m)} / (e^{s·cos(θ_y + m)} + Σ_{c≠y} e^{s·cos θ_c}) ),  cos θ_c = max_k x̂ᵀŵ_ck
+    L = −mean_b log( e^{s·cos(θ_y + m)} / (e^{s·cos(θ_y + m)} + Σ_{c≠y} e^{s·cos θ_c}) ),
+    cos θ_c = max_k x̂ᵀŵ_ck
 
-    Source: Deng et al. 2020, Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web Faces. If θ_y + m
-    exceeds π, see `arc_face`. Only the nearest centre of each class gets a gradient.
+    Source: Deng et al. 2020, Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web
+    Faces. If θ_y + m exceeds π, see `arc_face`. Only the nearest centre of each class gets a
+    gradient.
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C·K, D); see `dml_losses.functional`.

@@ -1,6 +1,7 @@
 """SupCon: supervised contrastive loss.
 
-Shapes: `B` batch (the anchors), `G` gallery, `D` dim, `R` anchors per block, `P` columns that can contain positives.
+Shapes: `B` batch (the anchors), `G` gallery, `D` dim, `R` anchors per block, `P` columns that can
+contain positives.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ def sup_con(
 
     L = mean_a −1/|P_a| · Σ_{i ∈ P_a} log( exp(s_ai/τ) / Σ_{j≠a} exp(s_aj/τ) )
 
-    where s are cosines, P_a are the anchor's positives, and j runs over all rows (also positives) except the anchor.
+    where s are cosines, P_a are the anchor's positives, and j runs over all rows (also positives)
+    except the anchor.
 
-    Source: Khosla et al. 2020, Supervised Contrastive Learning, its L_out. Departure: the mean over the anchors that
-    have a positive, instead of the sum over all anchors.
+    Source: Khosla et al. 2020, Supervised Contrastive Learning, its L_out. Departure: the mean over
+    the anchors that have a positive, instead of the sum over all anchors.
 
     Args:
-        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are anchors.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are
+            anchors.
         temperature: τ > 0; default 0.1, as in the paper.
 
     Returns:

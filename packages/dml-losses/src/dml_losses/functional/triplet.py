@@ -1,7 +1,7 @@
 """Triplet loss: a positive must be nearer to the anchor than a negative, by a margin.
 
-Shapes: `B` batch (the anchors), `G` gallery, `D` dim, `R` anchors per block, `P` columns that can contain positives,
-`N` anchors with a triplet, `K` their negatives: one, or all G columns.
+Shapes: `B` batch (the anchors), `G` gallery, `D` dim, `R` anchors per block, `P` columns that can
+contain positives, `N` anchors with a triplet, `K` their negatives: one, or all G columns.
 """
 
 from __future__ import annotations
@@ -29,32 +29,39 @@ def triplet(
     triplets: Triplets = "batch-hard",
     margin: float | Literal["soft"] = 0.2,
 ) -> torch.Tensor:
-    """Compute the loss of triplets if the positive isn't nearer to the anchor than the negative, by a margin.
+    """Compute the loss of triplets if the positive isn't nearer to the anchor than the negative, by
+    a margin.
 
-    L = mean over triplets (a, i, j) of max(0, m + d_ai − d_aj), or of log(1 + exp(d_ai − d_aj)) if the margin is soft
+    L = mean over triplets (a, i, j) of max(0, m + d_ai − d_aj), or of log(1 + exp(d_ai − d_aj)) if
+    the margin is soft
 
-    where d are distances on the unit sphere, i is a positive of the anchor a, and j a negative. The triplets are
+    where d are distances on the unit sphere, i is a positive of the anchor a, and j a negative. The
+    triplets are
 
     - "batch-hard": for each anchor, the farthest positive with the nearest negative;
-    - "batch-all": all triplets with a loss above zero. This takes the time of (anchor, positive) pairs times rows;
-    - "semi-hard": for each anchor and positive, the nearest negative that is farther than the positive.
+    - "batch-all": all triplets with a loss above zero. This takes the time of (anchor, positive)
+      pairs times rows;
+    - "semi-hard": for each anchor and positive, the nearest negative that is farther than the
+      positive.
 
     All three only use the memory of a block of distances.
 
-    Source: Hermans et al. 2017, In Defense of the Triplet Loss for Person Re-Identification, L_BH and L_BA≠0; Schroff
-    et al. 2015, FaceNet, for semi-hard negatives. Departures: embeddings are normalised, as in FaceNet but not in
-    Hermans et al.; distances aren't squared, as in Hermans et al. but not in FaceNet; the mean over triplets instead of
-    the sum; a semi-hard negative can be beyond the margin.
+    Source: Hermans et al. 2017, In Defense of the Triplet Loss for Person Re-Identification, L_BH
+    and L_BA≠0; Schroff et al. 2015, FaceNet, for semi-hard negatives. Departures: embeddings are
+    normalised, as in FaceNet but not in Hermans et al.; distances aren't squared, as in Hermans et
+    al. but not in FaceNet; the mean over triplets instead of the sum; a semi-hard negative can be
+    beyond the margin.
 
     Args:
-        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are anchors.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are
+            anchors.
         triplets: which triplets to average; default "batch-hard".
-        margin: m ≥ 0; default 0.2, as in both papers. Use "soft" for the soft margin; it never becomes zero, and since
-            distances are at most 2, its slope is between 0.1 and 0.9.
+        margin: m ≥ 0; default 0.2, as in both papers. Use "soft" for the soft margin; it never
+            becomes zero, and since distances are at most 2, its slope is between 0.1 and 0.9.
 
     Returns:
-        The loss, a scalar; zero, with a zero gradient, without triplets. A row at distance 0 from the anchor has no
-        direction, and no gradient.
+        The loss, a scalar; zero, with a zero gradient, without triplets. A row at distance 0 from
+        the anchor has no direction, and no gradient.
 
     Raises:
         ValueError: if `triplets` is unknown.
@@ -83,14 +90,16 @@ def _terms(block: Block, triplets: Triplets, margin: float, soft: bool) -> Avera
             count += (excess_NK > -torch.inf).sum()
         weight_RG.index_put_((rows_N, positive_N), -slope_NK.sum(dim=1), accumulate=True)
         total += loss_NK.sum()
-    # Multiply by ∂d/∂(aᵀb) = −1/d. Distances below √eps are rounding errors of the product, so bound the divisor.
+    # Multiply by ∂d/∂(aᵀb) = −1/d. Distances below √eps are rounding errors of the product, so
+    # bound the divisor.
     smallest = torch.finfo(distance_RG.dtype).eps ** 0.5
     torch.div(weight_RG, distance_RG.clamp_min_(smallest), out=block.similarity)
     return Average(total, count)
 
 
-# Triplets, one per anchor or one per anchor and column: the rows of the anchors, their positives, their negatives (None
-# if all columns are tried as negatives), and d_ai − d_aj, which is −∞ if there is no triplet.
+# Triplets, one per anchor or one per anchor and column: the rows of the anchors, their positives,
+# their negatives (None if all columns are tried as negatives), and d_ai − d_aj, which is −∞ if
+# there is no triplet.
 _Some = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]
 
 

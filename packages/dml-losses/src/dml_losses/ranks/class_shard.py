@@ -1,7 +1,7 @@
 """The classes of this rank, as passed to a `ShardableLoss`.
 
-Shapes: `B` batch, `C` classes, `L` classes of this rank, `D` dim, `O` rows whose true class is on this rank,
-`K` weights (centres) per class.
+Shapes: `B` batch, `C` classes, `L` classes of this rank, `D` dim, `O` rows whose true class is on
+this rank, `K` weights (centres) per class.
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ class RankClasses:
     num_classes: int
 
     def true_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Fetch z_y, the true logit per row; the gradients of all ranks go to the rank that has the logit."""
+        """Fetch z_y, the true logit per row; the gradients of all ranks go to the rank that has the
+        logit.
+        """
         own_O, column_O = find_owned(labels, self.first, logits.shape[1])
         true_B = logits.new_zeros(len(logits)).index_put((own_O,), logits[own_O, column_O])
         return sum_over_ranks(true_B)
 
     def other_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Compute log Σ_{c≠y} exp(z_c) over all ranks' classes; −∞, with a zero gradient, if there are none."""
+        """Compute log Σ_{c≠y} exp(z_c) over all ranks' classes; −∞, with a zero gradient, if there
+        are none.
+        """
         own_O, column_O = find_owned(labels, self.first, logits.shape[1])
         others_BL = logits.index_put((own_O, column_O), logits.new_tensor(-torch.inf))
         highest_B = logits.new_full((len(logits),), -torch.inf)

@@ -12,24 +12,30 @@ from dml_losses.arguments import show
 
 
 class GlobalBatch(torch.nn.Module):
-    """A loss of the global batch, on all ranks: W ranks compute the same loss as a single process would.
+    """A loss of the global batch, on all ranks: W ranks compute the same loss as a single process
+    would.
 
-    L_r = l(x_1 ∪ … ∪ x_W) on every rank r; ∂L_r/∂x_r = W · ∂l/∂x_r where gradients are averaged, ∂l/∂x_r where summed
+    L_r = l(x_1 ∪ … ∪ x_W) on every rank r;
+    ∂L_r/∂x_r = W · ∂l/∂x_r where gradients are averaged, ∂l/∂x_r where summed
 
-    Each rank gathers the rows of all ranks, in the order of the ranks, and computes the full loss: the value is the
-    same as in a single process with the joined batch, and memories in the loss contain the same rows on all ranks. A
-    rank's gradient only covers its rows; with the factor W, the average over ranks, which DistributedDataParallel
-    computes, is the full gradient. Parameters of the loss get the full gradient on each rank, so don't put the loss
-    into DistributedDataParallel, which would broadcast its buffers at each step and doesn't support sparse gradients.
+    Each rank gathers the rows of all ranks, in the order of the ranks, and computes the full loss:
+    the value is the same as in a single process with the joined batch, and memories in the loss
+    contain the same rows on all ranks. A rank's gradient only covers its rows; with the factor W,
+    the average over ranks, which DistributedDataParallel computes, is the full gradient. Parameters
+    of the loss get the full gradient on each rank, so don't put the loss into
+    DistributedDataParallel, which would broadcast its buffers at each step and doesn't support
+    sparse gradients.
 
     If there is no process group, or only one rank, this module is the same as the loss.
 
     Args:
-        loss: any loss. Put wrappers with a memory inside: ``GlobalBatch(MemVir(NormSoftmax(…), …))``.
-        gradients: how the ranks will combine the network's gradients: ``"mean"``, like DistributedDataParallel, or
-            ``"sum"``.
-        gather_gallery: whether each rank passes only its rows of the gallery, for example the texts of its images, and
-            the gallery of all ranks is gathered. By default, all ranks must pass the same gallery.
+        loss: any loss. Put wrappers with a memory inside:
+            ``GlobalBatch(MemVir(NormSoftmax(…), …))``.
+        gradients: how the ranks will combine the network's gradients: ``"mean"``, like
+            DistributedDataParallel, or ``"sum"``.
+        gather_gallery: whether each rank passes only its rows of the gallery, for example the texts
+            of its images, and the gallery of all ranks is gathered. By default, all ranks must pass
+            the same gallery.
 
     Raises:
         ValueError: if `gradients` is unknown.
@@ -56,10 +62,11 @@ class GlobalBatch(torch.nn.Module):
     def forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, *others: torch.Tensor | None
     ) -> torch.Tensor:
-        """Compute the scalar loss of all ranks' embeddings (B_r, D) and labels (B_r,); B_r can differ between ranks.
+        """Compute the scalar loss of all ranks' embeddings (B_r, D) and labels (B_r,); B_r can
+        differ between ranks.
 
-        Further arguments (a gallery and its labels, or class weights) must be the same on all ranks, except the rows of
-        a gallery that `gather_gallery` gathers.
+        Further arguments (a gallery and its labels, or class weights) must be the same on all
+        ranks, except the rows of a gallery that `gather_gallery` gathers.
         """
         embeddings, labels = self._gather(embeddings, labels)
         if (

@@ -26,32 +26,39 @@ from dml_losses.update_check import expect_updates
 
 
 class ShardedClasses(torch.nn.Module):
-    """A class loss whose class weights are divided over the ranks: each rank stores and updates some classes.
+    """A class loss whose class weights are divided over the ranks: each rank stores and updates
+    some classes.
 
-    Rank r of W has the classes in [⌊rC/W⌋, ⌊(r+1)C/W⌋) and only computes their logits, so the loss and its optimizer's
-    state need 1/W of the time and memory of a single process. The loss must be a `dml_core.ShardableLoss`.
+    Rank r of W has the classes in [⌊rC/W⌋, ⌊(r+1)C/W⌋) and only computes their logits, so the loss
+    and its optimizer's state need 1/W of the time and memory of a single process. The loss must be
+    a `dml_core.ShardableLoss`.
 
-    All ranks need the global batch: `dml train` gathers it; elsewhere, use ``GlobalBatch(ShardedClasses(loss))``. Value
-    and gradients are then the same as in a single process, up to rounding. Ranks must not exchange `class_weights` or
-    its gradient: don't put the loss into DistributedDataParallel, and pass only this rank's rows to its optimizer.
+    All ranks need the global batch: `dml train` gathers it; elsewhere, use
+    ``GlobalBatch(ShardedClasses(loss))``. Value and gradients are then the same as in a single
+    process, up to rounding. Ranks must not exchange `class_weights` or its gradient: don't put the
+    loss into DistributedDataParallel, and pass only this rank's rows to its optimizer.
 
     Source: An et al. 2021, Partial FC, section 3.1.
 
-    The number of ranks doesn't change the initial weights. If you pass a function that makes the loss, as `dml train`
-    does, a rank draws all weights in blocks and only keeps its rows. If a loss doesn't draw its weights by
-    `dml_losses.class_weights.initial_class_weights`, it is made with all rows, and then cut.
+    The number of ranks doesn't change the initial weights. If you pass a function that makes the
+    loss, as `dml train` does, a rank draws all weights in blocks and only keeps its rows. If a loss
+    doesn't draw its weights by `dml_losses.class_weights.initial_class_weights`, it is made with
+    all rows, and then cut.
 
         >>> from dml_losses import ArcFace, ShardedClasses
-        >>> ShardedClasses(lambda: ArcFace(num_classes=10, embedding_dim=4)).loss.class_weights.shape
+        >>> sharded = ShardedClasses(lambda: ArcFace(num_classes=10, embedding_dim=4))
+        >>> sharded.loss.class_weights.shape
         torch.Size([10, 4])
 
     Args:
-        loss: a class loss with a method `sharded_forward` and no parameter except ``class_weights``, or a function
-            without arguments that makes such a loss. Each rank makes it for all classes, after the process group. The
-            loss is changed: it only keeps this rank's rows of ``class_weights``.
+        loss: a class loss with a method `sharded_forward` and no parameter except
+            ``class_weights``, or a function without arguments that makes such a loss. Each rank
+            makes it for all classes, after the process group. The loss is changed: it only keeps
+            this rank's rows of ``class_weights``.
 
     Attributes:
-        loss: the loss, whose ``class_weights`` are now (L, D), or (L·K, D) with K centres per class.
+        loss: the loss, whose ``class_weights`` are now (L, D), or (L·K, D) with K centres per
+            class.
         num_classes: C.
 
     Raises:
@@ -73,12 +80,14 @@ class ShardedClasses(torch.nn.Module):
         weights = loss.class_weights
         self._centers = centers_per_class_of(loss)
         self._rank_and_world_size = _, world_size = rank_and_world_size()
-        # If the loss only drew this rank's rows, find C from their number; else it has the rows of all classes.
+        # If the loss only drew this rank's rows, find C from their number; else it has the rows of
+        # all classes.
         whole_of = {_count(rows_of_rank(classes, self._centers)): classes for classes in drawn}
         self.num_classes = whole_of.get(len(weights), len(weights) // self._centers)
         if self.num_classes < world_size:
             raise ValueError(
-                f"there are {self.num_classes} classes for {world_size} ranks; expected at least one for each"
+                f"there are {self.num_classes} classes for {world_size} ranks; expected at least "
+                "one for each"
             )
         own = rows_of_rank(self.num_classes, self._centers)
         self._first = own.start // self._centers
@@ -97,16 +106,18 @@ class ShardedClasses(torch.nn.Module):
         }
 
     def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Compute the scalar loss of the global batch (B, D) with labels (B,) in [0, C), the same on all ranks.
+        """Compute the scalar loss of the global batch (B, D) with labels (B,) in [0, C), the same
+        on all ranks.
 
         Raises:
-            RuntimeError: if this process's rank, or the number of ranks, has changed since the loss was made.
+            RuntimeError: if this process's rank, or the number of ranks, has changed since the loss
+                was made.
         """
         rank, world_size = self._rank_and_world_size
         if (now := rank_and_world_size()) != (rank, world_size):
             raise RuntimeError(
-                f"this is rank {now[0]} of {now[1]}, but was rank {rank} of {world_size} when the class weights were "
-                "sharded; make the process group before the loss"
+                f"this is rank {now[0]} of {now[1]}, but was rank {rank} of {world_size} when the "
+                "class weights were sharded; make the process group before the loss"
             )
         weights = self.loss.class_weights
         check_batch(embeddings, labels)
@@ -136,13 +147,13 @@ def _why_not_shardable(loss: torch.nn.Module) -> str:
     parameters = [name for name, _ in loss.named_parameters()]
     if not is_shardable(loss):
         return (
-            f"whose class weights can't be sharded: it has no method {method}; expected a loss that has it, "
-            "such as ArcFace or NormSoftmax (see dml_core.ShardableLoss)"
+            f"whose class weights can't be sharded: it has no method {method}; expected a loss "
+            "that has it, such as ArcFace or NormSoftmax (see dml_core.ShardableLoss)"
         )
     if parameters != ["class_weights"]:
         return (
-            f"whose parameters are {', '.join(parameters) or 'none'}; expected only class_weights, since the gradient "
-            "of any other would differ between ranks"
+            f"whose parameters are {', '.join(parameters) or 'none'}; expected only class_weights, "
+            "since the gradient of any other would differ between ranks"
         )
     order = type(loss).__mro__
     forward, sharded = (
@@ -151,7 +162,8 @@ def _why_not_shardable(loss: torch.nn.Module) -> str:
     )
     if order.index(forward) < order.index(sharded):
         return (
-            f"whose forward is defined by {forward.__name__}, but whose sharded_forward is inherited from "
-            f"{sharded.__name__}; expected {forward.__name__} to define {method}, too, since both must compute the same"
+            f"whose forward is defined by {forward.__name__}, but whose sharded_forward is "
+            f"inherited from {sharded.__name__}; expected {forward.__name__} to define {method}, "
+            "too, since both must compute the same"
         )
     return ""

@@ -21,7 +21,8 @@ from dml_train.extras import extra
 from dml_train.processes.signals import handle_signals
 
 _SECONDS_TO_ANSWER = 5.0  # how long to wait for an answer of the cluster's head
-# The first bytes of an HTTP/2 client. A gRPC server, such as the head of a cluster, answers with a settings frame.
+# The first bytes of an HTTP/2 client. A gRPC server, such as the head of a cluster, answers with a
+# settings frame.
 _SETTINGS_FRAME = b"\4"
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS_FRAME + b"\0" * 5
 _SECONDS_TO_SAVE = 60.0  # how long to wait for stopped runs to save
@@ -31,18 +32,20 @@ _SECONDS_TO_SAVE = 60.0  # how long to wait for stopped runs to save
 class RayCluster:
     """The address of a Ray cluster, and the resources per worker."""
 
-    # ``HOST:PORT`` of the cluster's head; ``"auto"`` to use the cluster that runs on this machine; None to use the
-    # environment variable ``RAY_ADDRESS`` or, if it isn't set, a new cluster on this machine.
+    # ``HOST:PORT`` of the cluster's head; ``"auto"`` to use the cluster that runs on this machine;
+    # None to use the environment variable ``RAY_ADDRESS`` or, if it isn't set, a new cluster on
+    # this machine.
     address: str | None = None
     cpus: int = 1  # cores and threads per worker
     gpus: float = 0.0  # GPUs per worker; 0.5 lets two workers share a GPU
 
     @contextmanager
     def connect(self, registry: Registry, shared: Path | None) -> Iterator[Expected]:
-        """Connect this process to the cluster, unless it is connected, and yield the requirements for workers.
+        """Connect this process to the cluster, unless it is connected, and yield the requirements
+        for workers.
 
-        Raise DmlError if ray isn't installed or no cluster answers within seconds, or UnfitWorker if a worker lacks a
-        package.
+        Raise DmlError if ray isn't installed or no cluster answers within seconds, or UnfitWorker
+        if a worker lacks a package.
         """
         ray = _import_ray()
         connected = ray.is_initialized()
@@ -61,14 +64,16 @@ class RayCluster:
                     ray.shutdown()
 
     def count_workers(self) -> int:
-        """Return the number of workers that fit into the connected cluster now; raise DmlError if none fits."""
+        """Return the number of workers that fit into the connected cluster now; raise DmlError if
+        none fits.
+        """
         machines = [node["Resources"] for node in _import_ray().nodes() if node["Alive"]]
         count = sum(self._fitting(resources) for resources in machines)
         if count == 0:
             largest = max((node.get("CPU", 0.0) for node in machines), default=0.0)
             raise DmlError(
-                f"no machine in the cluster provides the {self.cpus} cores and {self.gpus:g} GPUs that a worker needs; "
-                f"the largest has {largest:g} cores",
+                f"no machine in the cluster provides the {self.cpus} cores and {self.gpus:g} GPUs "
+                f"that a worker needs; the largest has {largest:g} cores",
                 arguments=("worker_cpus", "worker_gpus"),
             )
         return count
@@ -91,18 +96,22 @@ class RayExecutor:
     """An executor on a connected cluster. Pass it to a study as `executor`."""
 
     cluster: RayCluster  # the resources per call
-    # Maximal number of calls that a study submits simultaneously. None submits all, to run as resources permit.
+    # Maximal number of calls that a study submits simultaneously. None submits all, to run as
+    # resources permit.
     most: int | None = None
     _references: list[Any] = field(default_factory=list)
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Submit a function. When the worker dies, the future will raise an error, and the caller can submit again."""
+        """Submit a function. When the worker dies, the future will raise an error, and the caller
+        can submit again.
+        """
         ray = _import_ray()
         call = ray.remote(_call).options(**self.cluster.options(), max_retries=0)
         reference = call.remote(self.cluster.cpus, function, arguments)
         self._references.append(reference)
         future: Future[Any] = reference.future()
-        # Note that cancelling the future will not stop the call: interrupt it as Ctrl-C does, so that a run saves.
+        # Note that cancelling the future will not stop the call: interrupt it as Ctrl-C does, so
+        # that a run saves.
         future.add_done_callback(
             lambda ended: ended.cancelled() and ray.cancel(reference, force=False)
         )
@@ -127,7 +136,8 @@ def _import_ray() -> Any:
 def _deferred_interrupt() -> Iterator[None]:
     """Defer a Ctrl-C to the end of this context.
 
-    If `ray.init` is interrupted, `ray.shutdown` doesn't end all threads, and Python crashes at exit (SIGSEGV).
+    If `ray.init` is interrupted, `ray.shutdown` doesn't end all threads, and Python crashes at exit
+    (SIGSEGV).
     """
     came: list[int] = []
     try:
@@ -168,8 +178,9 @@ def _check_address(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if "://" in address or not (host and colon and port.isdecimal()):
         raise DmlError(
-            f"the address of the Ray cluster is {address!r}; expected HOST:PORT of the head node, 'auto' or 'local'. "
-            "Ray's client (ray://) doesn't support data sets: run this command on a machine of the cluster",
+            f"the address of the Ray cluster is {address!r}; expected HOST:PORT of the head node, "
+            "'auto' or 'local'. Ray's client (ray://) doesn't support data sets: run this command "
+            "on a machine of the cluster",
             arguments=("address",),
         )
     try:
@@ -188,6 +199,7 @@ def _check_address(address: str) -> None:
 
 def _no_cluster(address: str, reason: str) -> DmlError:
     return DmlError(
-        f"no Ray cluster answers at {address}: {reason}. Start one with 'ray start --head', which prints the address",
+        f"no Ray cluster answers at {address}: {reason}. Start one with 'ray start --head', which "
+        "prints the address",
         arguments=("address",),
     )

@@ -1,7 +1,7 @@
 """Check workers, which are processes on any machine, before they work.
 
-A worker must have the same versions of packages, since a different version may compute different bits or not read the
-files, and must see the folder that receives the results.
+A worker must have the same versions of packages, since a different version may compute different
+bits or not read the files, and must see the folder that receives the results.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ class Expected:
     folder: Path  # the current folder, where relative paths start
 
     def enter(self) -> None:
-        """Check this process, and change to `folder`; raise UnfitWorker for a wrong version or a missing probe."""
+        """Check this process, and change to `folder`; raise UnfitWorker for a wrong version or a
+        missing probe.
+        """
         worker = f"a worker on {platform.node()}"
         for name, version in self.versions.items():
             if (found := _find_version(name)) != version:
                 came = f"lacks {name}" if found is None else f"has {name} {found}"
                 raise UnfitWorker(
-                    f"{worker} {came}; expected {version}, as here. Install identical versions on all machines"
+                    f"{worker} {came}; expected {version}, as here. Install identical versions on "
+                    "all machines"
                 )
         give_up = time.monotonic() + SECONDS_TO_APPEAR
         while self.probe is not None and not self.probe.is_file():
@@ -62,10 +65,11 @@ class Expected:
 
 @contextmanager
 def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
-    """Yield the requirements: the packages of the `registry` and, if given, a probe in the folder `shared`.
+    """Yield the requirements: the packages of the `registry` and, if given, a probe in the folder
+    `shared`.
 
-    The folder will be created if missing; raise DmlError if it can't be written. When this context ends, the probe is
-    removed.
+    The folder will be created if missing; raise DmlError if it can't be written. When this context
+    ends, the probe is removed.
     """
     names = {
         "dml-train",
@@ -89,7 +93,9 @@ def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
 
 
 def check_missing_package(error: Exception) -> None:
-    """Raise UnfitWorker if the error of a worker says that it lacks a package and couldn't even load the call."""
+    """Raise UnfitWorker if the error of a worker says that it lacks a package and couldn't even
+    load the call.
+    """
     if missing := re.search(r"No module named '([\w.]+)'", str(error)):
         raise UnfitWorker(
             f"a worker lacks the package {missing[1]}; install it on all machines"
@@ -97,7 +103,9 @@ def check_missing_package(error: Exception) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message that isn't empty, or the name of the error's type."""
+    """Return the first line of an error's message that isn't empty, or the name of the error's
+    type.
+    """
     return next(
         (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
     )

@@ -1,4 +1,6 @@
-"""The commands of `dml`, one per file. To add a command, add a file here and a line in `COMMANDS`."""
+"""The commands of `dml`, one per file. To add a command, add a file here and a line in
+`COMMANDS`.
+"""
 
 from __future__ import annotations
 

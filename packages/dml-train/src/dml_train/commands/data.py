@@ -26,7 +26,10 @@ def data() -> None:
 @click.option(
     "--root",
     type=FOLDER,
-    help="With NAME: the data set's folder, or the parent. With TABLE: the folder that contains the paths.",
+    help=(
+        "With NAME: the data set's folder, or the parent. With TABLE: the folder that contains the "
+        "paths."
+    ),
 )
 @click.option(
     "--decode", is_flag=True, help="With NAME: also decode all images, and list failures."
@@ -35,7 +38,9 @@ def data() -> None:
     "--leaks",
     metavar="RUN",
     type=FOLDER,
-    help="List test images that are near-duplicates of training images, using this run's embeddings.",
+    help=(
+        "List test images that are near-duplicates of training images, using this run's embeddings."
+    ),
 )
 @click.option(
     "--threshold", type=float, help="With --leaks: minimum cosine of listed pairs; default: 0.98."
@@ -53,44 +58,50 @@ def check(
     step: int | None,
     out: Path | None,
 ) -> None:
-    """Check a folder or table of your images, count a published data set, or list a run's test images that leak.
+    """Check a folder or table of your images, count a published data set, or list a run's test
+    images that leak.
 
-    With FOLDER (FOLDER/CLASS/IMAGE) or TABLE (CSV with the columns path and label, or Parquet, Arrow or WebDataset
-    with image and label; also a folder of these): print images per class, sizes, broken files, duplicates, and a
-    command to start with. Exit with 0 if no image is broken or a duplicate, with 1 if some are, and with 2 if there are
-    no classes to check.
+    With FOLDER (FOLDER/CLASS/IMAGE) or TABLE (CSV with the columns path and label, or Parquet,
+    Arrow or WebDataset with image and label; also a folder of these): print images per class,
+    sizes, broken files, duplicates, and a command to start with. Exit with 0 if no image is broken
+    or a duplicate, with 1 if some are, and with 2 if there are no classes to check.
 
-    With the NAME of a published data set in --root: compare the counts with the published counts. Exit with 0 if the
-    data set is complete, with 1 if it is incomplete, and with 2 if it is missing.
+    With the NAME of a published data set in --root: compare the counts with the published counts.
+    Exit with 0 if the data set is complete, with 1 if it is incomplete, and with 2 if it is
+    missing.
 
-    With --leaks: exit with 0 if no pair reaches the threshold, with 1 if some do, and with 2 if the search failed.
+    With --leaks: exit with 0 if no pair reaches the threshold, with 1 if some do, and with 2 if the
+    search failed.
     """
     if leaks is not None:
         if source is not None or root is not None or decode:
             raise DmlError(
-                "--leaks searches the run's data set; omit FOLDER, TABLE or NAME, --root and --decode"
+                "--leaks searches the run's data set; omit FOLDER, TABLE or NAME, --root and "
+                "--decode"
             )
         clean = _check_leaks(context.obj, leaks, threshold, step, out)
     elif threshold is not None or step is not None:
         raise DmlError("--threshold and --step need --leaks RUN, which wasn't given")
     elif source is None:
         raise DmlError(
-            "expected a folder of images, a table (.csv, .parquet, .arrow, .tar), the name of a published data set and "
-            "--root, or --leaks RUN"
+            "expected a folder of images, a table (.csv, .parquet, .arrow, .tar), the name of a "
+            "published data set and --root, or --leaks RUN"
         )
     elif source in NAMES:
         if root is None:
             raise DmlError(f"{source} is a published data set; expected the folder: --root FOLDER")
         if out is not None:
             raise DmlError(
-                f"--out only works with a folder or table of images; {source} is a published data set: omit --out"
+                f"--out only works with a folder or table of images; {source} is a published data "
+                "set: omit --out"
             )
         from dml_train.data.published.sets import check_dataset
 
         clean = check_dataset(source, root, decode=decode, report=click.echo)
     elif decode:
         raise DmlError(
-            "--decode only works with a published data set; images of a folder or table are always decoded"
+            "--decode only works with a published data set; images of a folder or table are always "
+            "decoded"
         )
     else:
         clean = _check_images(context.obj, source, root, out)
@@ -99,12 +110,14 @@ def check(
 
 
 def _check_images(registry: Registry, source: str, root: Path | None, out: Path | None) -> bool:
-    """Describe a folder or table of images; return True if there aren't broken or duplicate images."""
+    """Describe a folder or table of images; return True if there aren't broken or duplicate
+    images.
+    """
     path = Path(source)
     if not path.exists():
         raise DmlError(
-            f"{source} doesn't exist{nearest(source, NAMES)} expected a folder of images, a table (.csv, .parquet, "
-            f".arrow, .tar), or a published data set: {', '.join(NAMES)}"
+            f"{source} doesn't exist{nearest(source, NAMES)} expected a folder of images, a table "
+            f"(.csv, .parquet, .arrow, .tar), or a published data set: {', '.join(NAMES)}"
         )
     check_new(out)
     from dml_train.data.inspection import describe_inspection, inspect_images, write_findings
@@ -135,7 +148,8 @@ def _check_leaks(
         write_csv(out, Leak._fields, found)
     for leak in found[:_MOST_LISTED]:
         click.echo(
-            f"{leak.similarity:.4f}  {leak.part} {printable(leak.test)} ({printable(leak.test_class)})"
+            f"{leak.similarity:.4f}  {leak.part} {printable(leak.test)} "
+            f"({printable(leak.test_class)})"
         )
         click.echo(f"        train {printable(leak.train)} ({printable(leak.train_class)})")
     if len(found) > _MOST_LISTED:
@@ -157,8 +171,8 @@ def _check_leaks(
 def fetch(context: click.Context, name: str, root: Path) -> None:
     """Download, unpack and check a data set.
 
-    Download from the owners' servers, and reuse archives that are already in the folder.
-    Exit with 0 if the data set is complete, with 1 if it is incomplete, and with 2 if it can't be downloaded.
+    Download from the owners' servers, and reuse archives that are already in the folder. Exit with
+    0 if the data set is complete, with 1 if it is incomplete, and with 2 if it can't be downloaded.
     """
     from dml_train.data.published.fetching import fetch_dataset
     from dml_train.data.published.sets import check_dataset

@@ -19,8 +19,8 @@ from dml_train.commands.options import FOLDER
 def demo(out: Path, resume: bool) -> None:
     """Train on rendered characters, in minutes.
 
-    Print the metrics of the trained network, raw pixels, and the untrained network for comparison, on characters that
-    training never saw.
+    Print the metrics of the trained network, raw pixels, and the untrained network for comparison,
+    on characters that training never saw.
     """
     from dml_train.demo import run_demo
 

@@ -64,13 +64,14 @@ def embed(
 ) -> None:
     """Embed images with a run's weights.
 
-    Embed all images in the folder IMAGES and subfolders or, without IMAGES, a split of the run's data set. IMAGES can
-    also be a .tar archive (WebDataset), a table with a column of images or paths (.parquet, .arrow), or a folder of
-    these files. With IMAGES, a JSON file next to --out names the image of each row, and an image's label is the first
-    folder in the image's path. Repeat the command to resume after an interruption.
+    Embed all images in the folder IMAGES and subfolders or, without IMAGES, a split of the run's
+    data set. IMAGES can also be a .tar archive (WebDataset), a table with a column of images or
+    paths (.parquet, .arrow), or a folder of these files. With IMAGES, a JSON file next to --out
+    names the image of each row, and an image's label is the first folder in the image's path.
+    Repeat the command to resume after an interruption.
 
-    To share the images between machines, use --shard I/N with a different I on each machine. Then use --join instead of
-    --shard to write the file.
+    To share the images between machines, use --shard I/N with a different I on each machine. Then
+    use --join instead of --shard to write the file.
     """
     if images is not None and split is not None:
         raise DmlError(
@@ -86,7 +87,8 @@ def embed(
         )
     if cluster is not None and (join or workers is not None):
         raise DmlError(
-            f"--engine ray was given with {'--join' if join else '--workers'}, which works only on this machine"
+            f"--engine ray was given with {'--join' if join else '--workers'}, which works only on "
+            "this machine"
         )
     suffixes = [".npy"] if images is None or shard is not None or join else [".npy", ".parquet"]
     if out.suffix not in suffixes:
@@ -108,7 +110,8 @@ def embed(
         else open_images(images)
     )
     plan = EmbeddingPlan(model, listed, codes)
-    # A data set drops bad images itself, so that the items of a split match the labels; don't skip more here.
+    # A data set drops bad images itself, so that the items of a split match the labels; don't skip
+    # more here.
     skip, console = on_bad_image == "skip" and images is not None, error_console()
     embedder: Engine = ThisProcess(model.recipe.training.workers if workers is None else workers)
     if cluster is not None:
@@ -135,8 +138,9 @@ def embed(
         ):
             unseen = out.with_stem(f"{out.stem}-test")
             click.echo(
-                f"{seen:,} of these {len(done.paths):,} images are training images of the run: metrics on them "
-                f"are too high; to embed unseen classes: dml embed {run} --split test --out {unseen}",
+                f"{seen:,} of these {len(done.paths):,} images are training images of the run: "
+                f"metrics on them are too high; to embed unseen classes: dml embed {run} --split "
+                f"test --out {unseen}",
                 err=True,
             )
     if done.reused and not join:

@@ -31,7 +31,10 @@ _OPTIONS = (
     click.option(
         "--address",
         metavar="HOST:PORT",
-        help="With --engine ray: address of the cluster; default: $RAY_ADDRESS, or a new cluster on this machine.",
+        help=(
+            "With --engine ray: address of the cluster; default: $RAY_ADDRESS, or a new cluster on "
+            "this machine."
+        ),
     ),
     click.option(
         "--worker-cpus",

@@ -62,7 +62,10 @@ if TYPE_CHECKING:
     "--whiten",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Learn a PCA whitening to N numbers from the training images; embed, search and export then apply it, too.",
+    help=(
+        "Learn a PCA whitening to N numbers from the training images; embed, search and export "
+        "then apply it, too."
+    ),
 )
 @click.option(
     "--expand", is_flag=True, help="Average queries with their nearest items (--set expand.k=5)."
@@ -96,10 +99,12 @@ def evaluate_command(
 ) -> None:
     """Evaluate a run on any images, or evaluate embeddings.
 
-    With only RUN: evaluate the test split. With FOLDER (FOLDER/CLASS/IMAGE): evaluate RUN on these images; each
-    image is a query that searches all others. With EMBEDDINGS.npy and LABELS.npy: evaluate these arrays.
+    With only RUN: evaluate the test split. With FOLDER (FOLDER/CLASS/IMAGE): evaluate RUN on these
+    images; each image is a query that searches all others. With EMBEDDINGS.npy and LABELS.npy:
+    evaluate these arrays.
 
-    The results of --flip, --whiten, --expand and --rerank on the test split are also rows of the run's next report.
+    The results of --flip, --whiten, --expand and --rerank on the test split are also rows of the
+    run's next report.
     """
     from dml_train.files import write_json
     from dml_train.recipe.loading import assign
@@ -113,7 +118,8 @@ def evaluate_command(
     )
     if document or not all(isinstance(table, dict) for table in (options, *steps)):
         raise DmlError(
-            f"can't set {next(iter(document), 'evaluation')!r}: dml eval changes only keys of the tables [evaluation], "
+            f"can't set {next(iter(document), 'evaluation')!r}: dml eval changes only keys of the "
+            "tables [evaluation], "
             '[expand] and [rerank], for example evaluation.metrics=["recall@1", "recall@5"]'
         )
     named = options.pop("name", None)
@@ -125,17 +131,20 @@ def evaluate_command(
     check_new(out)
     if not source.exists():
         raise DmlError(
-            f"{source} doesn't exist; expected a run's folder, or embeddings (.npy) and their labels"
+            f"{source} doesn't exist; expected a run's folder, or embeddings (.npy) and their "
+            "labels"
         )
     if labels is not None and not labels.exists():
         raise DmlError(
-            f"{labels} doesn't exist; expected {'a folder of images' if source.is_dir() else 'labels (.npy)'}"
+            f"{labels} doesn't exist; expected "
+            f"{'a folder of images' if source.is_dir() else 'labels (.npy)'}"
         )
     results: dict[int | None, Evaluation]
     if source.is_dir():
         if gallery or gallery_labels or groups or gallery_groups:
             raise DmlError(
-                f"{source} is a run's folder; omit --gallery, --gallery-labels, --groups and --gallery-groups"
+                f"{source} is a run's folder; omit --gallery, --gallery-labels, --groups and "
+                "--gallery-groups"
             )
         from dml_train.measure.evaluate import evaluate_selected
         from dml_train.trained.evaluation import choose_evaluator, embed_test, whiten_embedded
@@ -216,7 +225,9 @@ def _read_labels(labels: Path | None, groups: Path | None) -> Any:
 def _embed_folder(
     registry: Registry, run: Path, folder: Path, step: int | None, skip: bool, flip: bool
 ) -> Embedded:
-    """Embed a folder of images with a run's weights, and report skipped images and training images of the run."""
+    """Embed a folder of images with a run's weights, and report skipped images and training images
+    of the run.
+    """
     from dml_train.trained.evaluation import embed_classes
     from dml_train.trained.leaks import count_training_images
     from dml_train.trained.model import open_model
@@ -229,7 +240,8 @@ def _embed_folder(
     files = [folder / name for name in found.paths]
     if seen := count_training_images(model.recipe, registry, files):
         click.echo(
-            f"{seen:,} of these {len(files):,} images are training images of the run: metrics on them are too high",
+            f"{seen:,} of these {len(files):,} images are training images of the run: metrics on "
+            "them are too high",
             err=True,
         )
     return embedded

@@ -32,13 +32,15 @@ from dml_train.commands.options import FOLDER, STEP, check_new
 def export(registry: Registry, run: Path, form: str, out: Path, step: int | None) -> None:
     """Export a network to ONNX, torch.export or the Hugging Face Hub.
 
-    Check that the exported network computes the same embeddings of image files, and write two files to prepare images
-    for the network: OUT.json describes the steps, and prepare.py runs the steps with only Pillow and numpy. ONNX needs
-    dml-train[onnx].
+    Check that the exported network computes the same embeddings of image files, and write two files
+    to prepare images for the network: OUT.json describes the steps, and prepare.py runs the steps
+    with only Pillow and numpy. ONNX needs dml-train[onnx].
 
-    With --to sentence-transformers: write a folder that SentenceTransformer(FOLDER) loads, for networks of timm.
+    With --to sentence-transformers: write a folder that SentenceTransformer(FOLDER) loads, for
+    networks of timm.
 
-    With --to hub: write weights, config.json and a model card, which 'hf upload' sends and dml_train.open_model opens.
+    With --to hub: write weights, config.json and a model card, which 'hf upload' sends and
+    dml_train.open_model opens.
     """
     from dml_train.trained.export import EXPORTERS, Format
     from dml_train.trained.export import export as write
@@ -52,5 +54,6 @@ def export(registry: Registry, run: Path, form: str, out: Path, step: int | None
     check_new(out)
     difference = write(open_model(run, registry, step=step), cast("Format", form), out, registry)
     click.echo(
-        f"{out}: embeddings of image files differ from dml embed's by at most {difference:.1e} in cosine"
+        f"{out}: embeddings of image files differ from dml embed's by at most {difference:.1e} in "
+        "cosine"
     )

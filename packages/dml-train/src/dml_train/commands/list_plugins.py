@@ -14,7 +14,8 @@ from dml_core.registry import suggest
 def list_plugins(registry: Registry, name: str | None) -> None:
     """List the components of each plugin, and plugins that failed to load.
 
-    If NAME is a kind, such as losses, list the components of this kind; if it is a component, describe the options.
+    If NAME is a kind, such as losses, list the components of this kind; if it is a component,
+    describe the options.
     """
     kinds = [kind for kind in KINDS if name in (None, kind)]
     if name is not None and not kinds:
@@ -34,14 +35,19 @@ def list_plugins(registry: Registry, name: str | None) -> None:
 
 
 def _describe(registry: Registry, name: str) -> None:
-    """Print the components with this name: provider, source, and the types and defaults of the options."""
+    """Print the components with this name: provider, source, and the types and defaults of the
+    options.
+    """
     found = [
         (kind, registry.entries(kind)[name]) for kind in KINDS if name in registry.entries(kind)
     ]
     if not found:
         known = [each for kind in KINDS for each in registry.entries(kind)]
         raise UnknownName(
-            f"no plugin provides a component {name!r}{suggest(name, known)} 'dml plugins' lists them all"
+            (
+                f"no plugin provides a component {name!r}{suggest(name, known)} 'dml plugins' "
+                "lists them all"
+            )
             + registry.plugins.describe_failures()
         )
     for kind, entry in found:

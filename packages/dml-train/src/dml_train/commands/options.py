@@ -1,7 +1,7 @@
 """Options, checks and error messages that commands share.
 
-``dml --help`` and shell completion import all commands, so a command should import torch, numpy and rich only when it
-runs.
+``dml --help`` and shell completion import all commands, so a command should import torch, numpy and
+rich only when it runs.
 """
 
 from __future__ import annotations
@@ -29,12 +29,18 @@ SET = click.option(
     "overrides",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Set a key of the recipe (loss.scale=32) or a table ('loss={name=\"arc-face\"}'); repeatable.",
+    help=(
+        "Set a key of the recipe (loss.scale=32) or a table ('loss={name=\"arc-face\"}'); "
+        "repeatable."
+    ),
 )
 STEP = click.option(
     "--step",
     type=click.IntRange(min=1),
-    help="Use the weights of this step's checkpoint; default: the weights that the run was evaluated with.",
+    help=(
+        "Use the weights of this step's checkpoint; default: the weights that the run was "
+        "evaluated with."
+    ),
 )
 ON_BAD_IMAGE = click.option(
     "--on-bad-image",
@@ -51,7 +57,10 @@ JOBS = click.option(
 LIST_COMMANDS = click.option(
     "--list-commands",
     is_flag=True,
-    help="Don't train, but print a command for each unfinished run, for any scheduler; then repeat this command.",
+    help=(
+        "Don't train, but print a command for each unfinished run, for any scheduler; then repeat "
+        "this command."
+    ),
 )
 # Maps arguments of Python functions to the options for them, if the names differ.
 _OPTIONS = {"skip": "--on-bad-image skip", "space": "--range, --choice or --space"}
@@ -65,7 +74,9 @@ def error_console() -> Console:
 
 
 def echo_commands(jobs: Sequence[Job]) -> None:
-    """Print the commands of a study's unfinished runs, and the number of finished runs on the error stream."""
+    """Print the commands of a study's unfinished runs, and the number of finished runs on the error
+    stream.
+    """
     from dml_train.studies.runs import list_commands
 
     commands = list_commands(jobs)
@@ -78,7 +89,8 @@ def echo_commands(jobs: Sequence[Job]) -> None:
 def error_message(error: DmlError | Interrupted, command: click.Command | None = None) -> str:
     """Return the error's message, followed by the options of `dml` that fix it.
 
-    If the failed `command` supports the option `--resume`, name this option, otherwise the option of `dml train`.
+    If the failed `command` supports the option `--resume`, name this option, otherwise the option
+    of `dml train`.
     """
     resumes = command is not None and any(
         parameter.name == "resume" for parameter in command.params

@@ -52,8 +52,9 @@ def mlrc(
 ) -> None:
     """Run the protocol of A Metric Learning Reality Check.
 
-    Train four models, each with a different quarter of the training classes held out, and evaluate the models
-    separately and concatenated. Repeat the command to resume after an interruption; finished runs in --out are kept.
+    Train four models, each with a different quarter of the training classes held out, and evaluate
+    the models separately and concatenated. Repeat the command to resume after an interruption;
+    finished runs in --out are kept.
     """
     from dml_train.recipe.loading import load_recipe
     from dml_train.studies.mlrc import plan_models, reality_check, write

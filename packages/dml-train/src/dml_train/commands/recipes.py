@@ -24,8 +24,9 @@ from dml_train.recipe.bundled import (
 def recipes(registry: Registry, name: str | None, keys: bool) -> None:
     """List the bundled recipes; or print one, by NAME or path.
 
-    If NAME is a paper or group in the list, list the recipes of this paper or group. If a recipe extends a different
-    recipe, print it resolved: with the keys of all parents, and with all defaults.
+    If NAME is a paper or group in the list, list the recipes of this paper or group. If a recipe
+    extends a different recipe, print it resolved: with the keys of all parents, and with all
+    defaults.
     """
     if keys:
         from dml_train.recipe.tables import describe_keys
@@ -64,8 +65,9 @@ def _list_all() -> None:
     }
     click.echo(
         f"\nfrom learned features, which 'dml recipes {PRETRAINED}' lists\n"
-        f"  {PRETRAINED}  {count[PRETRAINED]} recipes  EfficientNet-Lite0 on game sprites and icons; DINOv2, DINOv3, "
-        "SigLIP, CLIP\n\nthe papers' recipes, which 'dml recipes PAPER' lists"
+        f"  {PRETRAINED}  {count[PRETRAINED]} recipes  EfficientNet-Lite0 on game sprites and "
+        "icons; DINOv2, DINOv3, SigLIP, CLIP\n\nthe papers' recipes, which 'dml recipes PAPER' "
+        "lists"
     )
     width = max(map(len, PAPERS))
     for paper, title in PAPERS.items():

@@ -17,9 +17,9 @@ from dml_train.commands.options import FILE, FOLDER, check_new
 def report(registry: Registry, runs: tuple[Path, ...], out: Path | None) -> None:
     """Write a run's report, or a comparison of several runs.
 
-    With one run: write report.html again from the files in the folder. With several runs: compare them with the first
-    run, with metrics side by side, paired tests on the same queries, curves, settings that differ, and queries that
-    only one run gets right.
+    With one run: write report.html again from the files in the folder. With several runs: compare
+    them with the first run, with metrics side by side, paired tests on the same queries, curves,
+    settings that differ, and queries that only one run gets right.
     """
     from dml_train.report import write_report, write_side_by_side
 

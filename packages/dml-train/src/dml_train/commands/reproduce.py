@@ -53,8 +53,9 @@ def reproduce(
 ) -> None:
     """Reproduce the papers' tables.
 
-    Use ice/table-2 for one table, or ice for all tables of a paper; without a name, list all tables. Pages in --out
-    compare measured with published metrics. Repeat the command to resume; finished runs in --out are kept.
+    Use ice/table-2 for one table, or ice for all tables of a paper; without a name, list all
+    tables. Pages in --out compare measured with published metrics. Repeat the command to resume;
+    finished runs in --out are kept.
     """
     from dml_train.studies.reproduce.paper import papers
     from dml_train.studies.reproduce.run import plan_tables

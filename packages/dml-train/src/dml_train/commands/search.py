@@ -61,8 +61,8 @@ def search(
 ) -> None:
     """Find the images nearest to each QUERY, exactly.
 
-    Compare images by a run's embedding, and print the nearest images with scores. If a query is in the gallery, it is
-    excluded from the results.
+    Compare images by a run's embedding, and print the nearest images with scores. If a query is in
+    the gallery, it is excluded from the results.
     """
     if gallery is not None and index is not None:
         raise DmlError("both --gallery and --index were given; expected one of them")

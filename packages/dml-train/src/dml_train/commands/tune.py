@@ -35,7 +35,10 @@ from dml_train.processes.limits import MOST_RUNS
 @click.option(
     "--folds",
     type=click.IntRange(2, MOST_RUNS),
-    help="Number of folds of the training classes, each held out in turn; default: hold out as in the recipe.",
+    help=(
+        "Number of folds of the training classes, each held out in turn; default: hold out as in "
+        "the recipe."
+    ),
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the choices."
@@ -63,9 +66,9 @@ def tune(
 ) -> None:
     """Search settings of RECIPE on held-out training classes.
 
-    The test classes stay unseen. Repeat the command to resume an interrupted search, or with more --trials to extend a
-    finished search. To search on several machines, run the command on each at the same time, with --out in a shared
-    folder. Needs optuna: pip install 'dml-train[tune]'.
+    The test classes stay unseen. Repeat the command to resume an interrupted search, or with more
+    --trials to extend a finished search. To search on several machines, run the command on each at
+    the same time, with --out in a shared folder. Needs optuna: pip install 'dml-train[tune]'.
     """
     from dml_train.recipe.loading import read
     from dml_train.studies.tuning.run import list_trainings, markdown
@@ -98,7 +101,8 @@ def tune(
         )
     if (others := trials - len(result.trials)) > 0:
         click.echo(
-            f"{others} of the {trials} trials still train on other machines; the last machine to end counts all trials",
+            f"{others} of the {trials} trials still train on other machines; the last machine to "
+            "end counts all trials",
             err=True,
         )
     click.echo(markdown(result.search, result.trials, Path(source).stem))

@@ -20,7 +20,8 @@ from dml_core.drawing import GOLDEN, splitmix64
 def draw_uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.float64]:
     """Draw numbers uniformly in [0, 1), (B, count); row i depends only on ``seeds[i]``.
 
-    ``u[i, j] = mix(mix(seeds[i]) + (j + 1)·γ) / 2**64`` to 53 bits: splitmix64 with a counter as state.
+    ``u[i, j] = mix(mix(seeds[i]) + (j + 1)·γ) / 2**64`` to 53 bits: splitmix64 with a counter as
+    state.
 
     Source: Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators, Fig. 16.
 
@@ -37,10 +38,11 @@ def draw_uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.f
 class Jitter:
     """Random small changes of shape and ink that keep a drawn character recognisable.
 
-    Images are rotated, scaled along both axes, slanted and shifted (using a single bilinear affine map). Strokes become
-    thicker or thinner (a mix with the 3 × 3 maximum or minimum), and the ink becomes fainter. Amounts are drawn
-    uniformly between plus and minus the bound; the ink is multiplied by a factor in ``[1 - fade, 1]``. Raises a
-    `ValueError` if a bound is negative, or a share exceeds 1.
+    Images are rotated, scaled along both axes, slanted and shifted (using a single bilinear affine
+    map). Strokes become thicker or thinner (a mix with the 3 × 3 maximum or minimum), and the ink
+    becomes fainter. Amounts are drawn uniformly between plus and minus the bound; the ink is
+    multiplied by a factor in ``[1 - fade, 1]``. Raises a `ValueError` if a bound is negative, or a
+    share exceeds 1.
     """
 
     rotation: float = 10.0  # degrees
@@ -58,9 +60,11 @@ class Jitter:
                 raise ValueError(f"{name} is {bound}; expected a number from 0 to {most}")
 
     def __call__(self, images_B1HW: Tensor, seeds_B: npt.NDArray[np.uint64]) -> Tensor:
-        """Augment images, float32, ink in [0, 1] on a background of 0; row i depends only on image and seed i."""
-        # Operations must be elementwise or within an image, so that a row's bits don't depend on the batch. In a matrix
-        # product, the order of summation would depend on the batch.
+        """Augment images, float32, ink in [0, 1] on a background of 0; row i depends only on image
+        and seed i.
+        """
+        # Operations must be elementwise or within an image, so that a row's bits don't depend on
+        # the batch. In a matrix product, the order of summation would depend on the batch.
         amounts_B7 = (2.0 * draw_uniforms(seeds_B, 7) - 1.0) * np.array(
             astuple(self), dtype=np.float64
         )
@@ -68,13 +72,15 @@ class Jitter:
         shift_B2 = (2.0 * draw_uniforms(~seeds_B, 2) - 1.0) * self.shift
         height, width = images_B1HW.shape[-2:]
 
-        # grid_sample needs the position in the input for each output pixel (x, y), in coordinates from -1 to 1:
-        # across * (cos * x - sin * y + shear * (sin * x + cos * y)) + shift, and down * (sin * x + cos * y) + shift.
+        # grid_sample needs the position in the input for each output pixel (x, y), in coordinates
+        # from -1 to 1: across * (cos * x - sin * y + shear * (sin * x + cos * y)) + shift, and
+        # down * (sin * x + cos * y) + shift.
         cos, sin = np.cos(np.radians(rotation)), np.sin(np.radians(rotation))
         across, down = np.exp(-scale - stretch / 2.0), np.exp(-scale + stretch / 2.0)
         coefficients = np.stack(
             [
-                across * (cos + shear * sin), across * (shear * cos - sin), 2.0 * shift_B2[:, 0] / width,
+                across * (cos + shear * sin), across * (shear * cos - sin),
+                2.0 * shift_B2[:, 0] / width,
                 down * sin, down * cos, 2.0 * shift_B2[:, 1] / height,
             ]
         ).astype(np.float32)  # fmt: skip
@@ -99,7 +105,8 @@ class Jitter:
 
 def _maximum_3x3(images_B1HW: Tensor) -> Tensor:
     """Take the maximum over a pixel and the eight neighbours; pixels outside the image are 0."""
-    # Compute along rows, then columns: with a single channel on a CPU, this is forty times as fast as max_pool2d.
+    # Compute along rows, then columns: with a single channel on a CPU, this is forty times as fast
+    # as max_pool2d.
     padded = F.pad(images_B1HW, (1, 1, 1, 1))
     wide = torch.maximum(torch.maximum(padded[..., :-2], padded[..., 1:-1]), padded[..., 2:])
     return torch.maximum(torch.maximum(wide[..., :-2, :], wide[..., 1:-1, :]), wide[..., 2:, :])

@@ -1,4 +1,6 @@
-"""Augment training images by transforms of torchvision, whose random numbers depend only on the image's seed."""
+"""Augment training images by transforms of torchvision, whose random numbers depend only on the
+image's seed.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,14 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 
 class Augmentation:
-    """A list of transforms from ``torchvision.transforms.v2``, as in a recipe: names, or tables with name and options.
+    """A list of transforms from ``torchvision.transforms.v2``, as in a recipe: names, or tables
+    with name and options.
 
-    Transforms change bytes, in the order of the list, and `RandomErasing` changes the normalised image at the end, so
-    that its default ``value = 0`` is the mean colour. Options are torchvision's; an ``interpolation`` or ``policy`` is
-    given by name, and ``transforms`` is a list like this one. Raises a `ValueError` if a name or an option is unknown,
-    or a transform doesn't keep the shape and the type of an image, (3, *size).
+    Transforms change bytes, in the order of the list, and `RandomErasing` changes the normalised
+    image at the end, so that its default ``value = 0`` is the mean colour. Options are
+    torchvision's; an ``interpolation`` or ``policy`` is given by name, and ``transforms`` is a list
+    like this one. Raises a `ValueError` if a name or an option is unknown, or a transform doesn't
+    keep the shape and the type of an image, (3, *size).
     """
 
     def __init__(self, steps: Steps, size: tuple[int, int]) -> None:
@@ -45,8 +49,9 @@ class Augmentation:
             ):
                 shape = getattr(made, "shape", type(made).__name__)
                 raise ValueError(
-                    f"the augmentation {step!r} turns an image of shape {tuple(image.shape)}, {image.dtype} into "
-                    f"{shape}, {getattr(made, 'dtype', '')}; expected the same shape and type"
+                    f"the augmentation {step!r} turns an image of shape {tuple(image.shape)}, "
+                    f"{image.dtype} into {shape}, {getattr(made, 'dtype', '')}; expected the same "
+                    "shape and type"
                 )
 
     def change_bytes(self, image_3PQ: Tensor, seed: int) -> Tensor:
@@ -85,7 +90,8 @@ def _build(step: str | Mapping[str, Any]) -> Any:
     ]
     if name not in known:
         raise ValueError(
-            f"unknown augmentation {name!r}{nearest(name, known)} expected a class of torchvision.transforms.v2, for "
+            f"unknown augmentation {name!r}{nearest(name, known)} expected a class of "
+            "torchvision.transforms.v2, for "
             'example augment = ["RandAugment", {name = "RandomErasing", p = 0.5}]'
         )
     convert = {
@@ -96,8 +102,8 @@ def _build(step: str | Mapping[str, Any]) -> Any:
     accepted = [option.name for option in options_of(getattr(v2, name))]
     if unknown := [option for option in options if option not in accepted]:
         raise ValueError(
-            f"the augmentation {name!r} has no option {unknown[0]!r}{nearest(unknown[0], accepted)} "
-            f"options: {', '.join(accepted)}"
+            f"the augmentation {name!r} has no option "
+            f"{unknown[0]!r}{nearest(unknown[0], accepted)} options: {', '.join(accepted)}"
         )
     try:
         return getattr(v2, name)(

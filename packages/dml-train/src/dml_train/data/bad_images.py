@@ -29,9 +29,11 @@ _MIN_SHOWN = 2_000  # files; if there are fewer, a progress bar isn't shown
 def read_all(
     files: Sequence[Item], read: Callable[[Item], Read], stage_name: str
 ) -> Iterator[tuple[Item, Read | DmlError]]:
-    """Read images in parallel threads, and yield the images in order, with the result of `read` or the `DmlError`.
+    """Read images in parallel threads, and yield the images in order, with the result of `read` or
+    the `DmlError`.
 
-    Raise a `DmlError` if a file is missing, or the disk fails to read a file. The progress is shown as `stage_name`.
+    Raise a `DmlError` if a file is missing, or the disk fails to read a file. The progress is shown
+    as `stage_name`.
     """
 
     def read_chunk(chunk: Sequence[Item]) -> list[Read | DmlError]:
@@ -68,7 +70,9 @@ def read_all(
 def find_bad_images(
     files: Sequence[Item], read: Callable[[Item], object], stage_name: str
 ) -> dict[Item, str]:
-    """Call `read` for each file, and return the files that raise a `DmlError`, with the messages."""
+    """Call `read` for each file, and return the files that raise a `DmlError`, with the
+    messages.
+    """
     results = read_all(files, read, stage_name)
     return {file: str(result) for file, result in results if isinstance(result, DmlError)}
 

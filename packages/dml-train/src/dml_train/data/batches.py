@@ -35,7 +35,9 @@ class Batch(NamedTuple):
 
 
 class LoadFailure(NamedTuple):
-    """The reason why an item failed to load; returned as a value, since DataLoader rewrites an exception's message."""
+    """The reason why an item failed to load; returned as a value, since DataLoader rewrites an
+    exception's message.
+    """
 
     message: str
 
@@ -43,8 +45,8 @@ class LoadFailure(NamedTuple):
 class StepBatches(Dataset[Batch | LoadFailure]):
     """The batches of a run by step, determined by the run's seed.
 
-    The global batch contains each item of the sampler's batch `views` times in a row, with different augmentations.
-    Rank r of W receives rows r·B/W to (r+1)·B/W.
+    The global batch contains each item of the sampler's batch `views` times in a row, with
+    different augmentations. Rank r of W receives rows r·B/W to (r+1)·B/W.
     """
 
     def __init__(
@@ -69,8 +71,9 @@ class StepBatches(Dataset[Batch | LoadFailure]):
         share, rest = divmod(len(indices_B), self.world_size)
         if rest:
             return LoadFailure(
-                f"the batch of step {step} has {len(indices_B)} images, which {self.world_size} ranks can't share "
-                f"equally; choose a batch size that is a multiple of {self.world_size}"
+                f"the batch of step {step} has {len(indices_B)} images, which {self.world_size} "
+                "ranks can't share equally; choose a batch size that is a multiple of "
+                f"{self.world_size}"
             )
         rows_R = np.arange(self.rank * share, (self.rank + 1) * share)
         images = load_items(self.split, indices_B[rows_R], row_seeds(self.seed, step, rows_R))
@@ -84,12 +87,14 @@ def load_ahead(
 ) -> Generator[Item, None, None]:
     """Yield ``source[place]`` for all places, in order.
 
-    Raise a `DmlError` if an item can't be loaded, a worker can't start or dies, or `workers` exceeds `MOST_PROCESSES`.
+    Raise a `DmlError` if an item can't be loaded, a worker can't start or dies, or `workers`
+    exceeds `MOST_PROCESSES`.
 
     Args:
         source: the items; must support pickle if there are workers.
         places: indices into `source`.
-        workers: number of processes that load ahead; if 0, items are loaded in this process when requested.
+        workers: number of processes that load ahead; if 0, items are loaded in this process when
+            requested.
         pin: whether to pin tensors in memory, used to overlap copies to a GPU.
     """
     if not 0 <= workers <= MOST_PROCESSES:
@@ -111,9 +116,9 @@ def load_ahead(
         OSError
     ) as error:  # too many open files, a lack of semaphores, a name too long for a socket
         raise DmlError(
-            f"can't start loader processes: {error}. If the path of the folder for temporary files is longer than 75 "
-            f"characters ({tempfile.gettempdir()}), set TMPDIR to a shorter one; [training] workers = 0 needs no "
-            "processes"
+            f"can't start loader processes: {error}. If the path of the folder for temporary files "
+            f"is longer than 75 characters ({tempfile.gettempdir()}), set TMPDIR to a shorter one; "
+            "[training] workers = 0 needs no processes"
         ) from error
     loaders = [process for process in multiprocessing.active_children() if process not in others]
 
@@ -122,7 +127,8 @@ def load_ahead(
             process.kill()
             process.join()
 
-    # If the generator isn't closed, Python will send a SIGTERM to the loaders at exit, which they block, and wait.
+    # If the generator isn't closed, Python will send a SIGTERM to the loaders at exit, which they
+    # block, and wait.
     atexit.register(end)
     try:
         for item in items:
@@ -132,7 +138,8 @@ def load_ahead(
     except RuntimeError as error:
         if "DataLoader worker" in str(error):
             raise DmlError(
-                f"a loader process died: {error}. If it was killed for memory, use fewer [training] workers"
+                f"a loader process died: {error}. If it was killed for memory, use fewer "
+                "[training] workers"
             ) from error
         raise
     finally:
@@ -148,7 +155,9 @@ def _unchanged(item: Item) -> Item:
 def load_items(
     split: Split, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None
 ) -> Tensor | LoadFailure:
-    """Load items (n, channels, height, width), augmented if there are seeds, or return the reason for a failure."""
+    """Load items (n, channels, height, width), augmented if there are seeds, or return the reason
+    for a failure.
+    """
     try:
         return split.load(indices, seeds)
     except DmlError as error:  # the message names the item
@@ -165,7 +174,9 @@ def load_items(
 
 
 def load_item(split: Split, index: int, name: str | None = None) -> Tensor | LoadFailure:
-    """Load an unaugmented image, (1, channels, height, width), or return a failure with `name` or index and class."""
+    """Load an unaugmented image, (1, channels, height, width), or return a failure with `name` or
+    index and class.
+    """
     try:
         return split.load(np.array([index]), None)
     except DmlError as error:  # the message names the item

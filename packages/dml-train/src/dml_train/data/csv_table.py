@@ -14,11 +14,13 @@ from dml_train.data.parts import Parts, check_split, divide
 def read_csv_table(
     root: str, table: str = "images.csv", train_fraction: float = 0.5, split_seed: int = 0
 ) -> Parts:
-    """List the images of a CSV file; classes are sorted by name, images are in the order of the lines.
+    """List the images of a CSV file; classes are sorted by name, images are in the order of the
+    lines.
 
-    The first line names the columns ``path``, ``label`` and, optionally, ``split`` and ``group``; others are ignored.
-    Values of ``split`` must be ``train`` and ``test``, or ``train``, ``query`` and ``gallery``; by default, classes are
-    shuffled and split. ``group`` is an image's group, for example the camera (see `dml_core.GroupedSplit`).
+    The first line names the columns ``path``, ``label`` and, optionally, ``split`` and ``group``;
+    others are ignored. Values of ``split`` must be ``train`` and ``test``, or ``train``, ``query``
+    and ``gallery``; by default, classes are shuffled and split. ``group`` is an image's group, for
+    example the camera (see `dml_core.GroupedSplit`).
 
     Args:
         root: the folder of the images; paths are relative to it.
@@ -26,8 +28,9 @@ def read_csv_table(
         train_fraction, split_seed: see `read_image_folder`; ignored if a column ``split`` is given.
 
     Raises:
-        DmlError: if the file or a column is missing; if a value is empty, or an image is missing or a duplicate (the
-            message contains the line number); or if the splits are invalid, see `read_image_folder`.
+        DmlError: if the file or a column is missing; if a value is empty, or an image is missing or
+            a duplicate (the message contains the line number); or if the splits are invalid, see
+            `read_image_folder`.
         ValueError: if a number is out of range.
     """
     folder = Path(root).expanduser()
@@ -39,13 +42,14 @@ def read_csv_table(
         for column, value in row.items():
             if not value:
                 raise DmlError(
-                    f"{file}, line {line}: the column {column!r} is empty; expected a {column} for every image"
+                    f"{file}, line {line}: the column {column!r} is empty; expected a {column} for "
+                    "every image"
                 )
         image = folder / row["path"]
         if line != (first := line_of.setdefault(str(image), line)):
             raise DmlError(
-                f"{file}, lines {first} and {line} both name {row['path']!r}; a duplicate image would match "
-                "itself: remove one of the lines"
+                f"{file}, lines {first} and {line} both name {row['path']!r}; a duplicate image "
+                "would match itself: remove one of the lines"
             )
         part = row.get("split", "")
         if "split" in row:
@@ -71,15 +75,17 @@ def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
             for column in ("path", "label"):
                 if column not in columns:
                     raise DmlError(
-                        f"{file} lacks the column {column!r}{nearest(column, columns)} the first line must name path "
-                        f"and label, and optionally split and group; it names: {', '.join(columns) or 'no columns'}"
+                        f"{file} lacks the column {column!r}{nearest(column, columns)} the first "
+                        "line must name path and label, and optionally split and group; it names: "
+                        f"{', '.join(columns) or 'no columns'}"
                     )
             used = [column for column in ("path", "label", "split", "group") if column in columns]
             for row in reader:
                 yield reader.line_num, {column: row[column] or "" for column in used}
     except OSError as error:
         raise DmlError(
-            f"can't read the table {file}: {error.strerror}; expected a CSV file with the columns path and label"
+            f"can't read the table {file}: {error.strerror}; expected a CSV file with the columns "
+            "path and label"
         ) from error
     except (csv.Error, UnicodeDecodeError) as error:
         raise DmlError(f"{file} is not a CSV file in UTF-8: {error}") from error

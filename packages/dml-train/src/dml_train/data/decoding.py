@@ -16,7 +16,8 @@ from dml_train.data.prepare import FORMATS, MAX_PIXELS, decode
 from dml_train.data.stored import ImagePart, name_of
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-# A file, an image inside a file, or an array in memory: RGB (height, width, 3) or grey (height, width).
+# A file, an image inside a file, or an array in memory: RGB (height, width, 3) or grey (height,
+# width).
 ImageSource = Path | StoredImage | npt.NDArray[np.uint8]
 
 _TAIL = 64  # last bytes to read for the end mark, since some writers pad the end with a few zeros
@@ -33,8 +34,8 @@ def read_image(
 ) -> Image.Image:
     """Decode an image to upright RGB, see `decode`.
 
-    Raise a `DmlError` that names the file if the image can't be decoded, exceeds the pixel limit, uses a format not in
-    `FORMATS`, or isn't a regular file.
+    Raise a `DmlError` that names the file if the image can't be decoded, exceeds the pixel limit,
+    uses a format not in `FORMATS`, or isn't a regular file.
     """
     try:
         if isinstance(source, np.ndarray):
@@ -59,11 +60,13 @@ def read_image(
 def check_complete_image(file: Path | StoredImage) -> None:
     """Check that an image file is complete, usually using only the header and the last bytes.
 
-    If it is an `ImagePart`, check that the box is inside the image; other images inside files aren't checked.
+    If it is an `ImagePart`, check that the box is inside the image; other images inside files
+    aren't checked.
 
-    A complete file ends with an end mark (JPEG, PNG, GIF), or isn't shorter than the stated length (BMP, WebP, TIFF);
-    this check reads only a few bytes. A different end may still be valid, so such a file is decoded. Raise a `DmlError`
-    that names the file if the header isn't an image's, or the image is truncated.
+    A complete file ends with an end mark (JPEG, PNG, GIF), or isn't shorter than the stated length
+    (BMP, WebP, TIFF); this check reads only a few bytes. A different end may still be valid, so
+    such a file is decoded. Raise a `DmlError` that names the file if the header isn't an image's,
+    or the image is truncated.
     """
     try:
         if isinstance(file, ImagePart):

@@ -86,7 +86,8 @@ class FileSplit:
     def load(
         self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None
     ) -> Tensor:
-        """Load images, (len(indices), 3, crop, crop) float32, augmented by the preparation if seeds are given.
+        """Load images, (len(indices), 3, crop, crop) float32, augmented by the preparation if seeds
+        are given.
 
         Raise a `DmlError` if a file can't be decoded, or the pack is damaged.
         """
@@ -116,10 +117,11 @@ class FileDataset:
     Args:
         parts: the files by part.
         preparation: how an image becomes the network's input.
-        on_bad_image: ``"error"`` checks the header and the end of all files now; a file that is damaged in between ends
-            the run later. ``"skip"`` decodes all files now, and excludes and logs bad files, so that batches depend
-            only on good files.
-        cache: a folder for decoded and resized images, see `open_pack`; by default, not used. Results don't change.
+        on_bad_image: ``"error"`` checks the header and the end of all files now; a file that is
+            damaged in between ends the run later. ``"skip"`` decodes all files now, and excludes
+            and logs bad files, so that batches depend only on good files.
+        cache: a folder for decoded and resized images, see `open_pack`; by default, not used.
+            Results don't change.
     """
 
     in_channels = 3
@@ -133,7 +135,8 @@ class FileDataset:
         cache: str | None = None,
     ) -> None:
         pack, positions, bad, files = None, None, {}, []
-        # Rows and members are checked when they are read, since a table is indexed without reading images.
+        # Rows and members are checked when they are read, since a table is indexed without reading
+        # images.
         if (
             cache is not None
             or on_bad_image == "skip"
@@ -160,7 +163,9 @@ class FileDataset:
 
 
 class FileDatasetFactory:
-    """A data set's factory, with the options of `Preparation`, `FileDataset` and `read`, which lists the files."""
+    """A data set's factory, with the options of `Preparation`, `FileDataset` and `read`, which
+    lists the files.
+    """
 
     def __init__(self, read: Callable[..., Parts]) -> None:
         self.read = read
@@ -178,7 +183,9 @@ class FileDatasetFactory:
 
     @staticmethod
     def image_reader(**options: Any) -> Preparation:
-        """Return the preparation with the options of a recipe's table; other options are ignored."""
+        """Return the preparation with the options of a recipe's table; other options are
+        ignored.
+        """
         return Preparation(**{o.name: options[o.name] for o in _PREPARATION if o.name in options})
 
     def training_files(self, **options: Any) -> Sequence[Path]:

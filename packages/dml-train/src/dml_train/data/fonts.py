@@ -1,4 +1,6 @@
-"""Draw characters with the faces of font files, and group the drawings of a user's fonts into classes."""
+"""Draw characters with the faces of font files, and group the drawings of a user's fonts into
+classes.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ class Face:
     def __init__(self, file: Path, size: int, index: int | None = None) -> None:
         self.name = file.stem if index is None else f"{file.stem}#{index}"
         self.size = size
-        # Use the basic layout engine, since the complex engine is optional in Pillow and may differ between machines.
+        # Use the basic layout engine, since the complex engine is optional in Pillow and may differ
+        # between machines.
         self._font = ImageFont.truetype(
             file, round(size * _EM), index=index or 0, layout_engine=ImageFont.Layout.BASIC
         )
@@ -69,10 +72,12 @@ class Face:
 
 
 def open_faces(patterns: Sequence[str], size: int) -> list[Face]:
-    """Open the faces of all font files that match; return faces only once, sorted by file and index.
+    """Open the faces of all font files that match; return faces only once, sorted by file and
+    index.
 
-    Patterns are files, or glob patterns with ``**`` for any folders; use ``FILE#N`` for only face N of a collection.
-    Raise a `DmlError` if a pattern doesn't match any file, a file isn't a font, or a face isn't in the collection.
+    Patterns are files, or glob patterns with ``**`` for any folders; use ``FILE#N`` for only face N
+    of a collection. Raise a `DmlError` if a pattern doesn't match any file, a file isn't a font, or
+    a face isn't in the collection.
     """
     if not patterns:
         raise DmlError("fonts is empty; expected font files, such as /usr/share/fonts/**/*.ttf")
@@ -83,7 +88,8 @@ def open_faces(patterns: Sequence[str], size: int) -> list[Face]:
         files = [Path(file) for file in glob.glob(str(Path(name).expanduser()), recursive=True)]  # noqa: PTH207
         if not files:
             raise DmlError(
-                f"fonts: no file matches {pattern!r}; expected font files, such as /usr/share/fonts/**/*.ttf"
+                f"fonts: no file matches {pattern!r}; expected font files, such as "
+                "/usr/share/fonts/**/*.ttf"
             )
         for file in files:
             chosen.update((file, index) for index in _face_indices(file, number))
@@ -96,7 +102,9 @@ def open_faces(patterns: Sequence[str], size: int) -> list[Face]:
 
 
 def _face_indices(file: Path, number: str) -> Sequence[int | None]:
-    """Return the indices of the faces to open in a file; [None] if the file contains a single face."""
+    """Return the indices of the faces to open in a file; [None] if the file contains a single
+    face.
+    """
     try:
         with file.open("rb") as stream:  # fontTools would not close the file when it fails
             if file.suffix.lower() in (".ttc", ".otc"):
@@ -146,8 +154,8 @@ def collect_drawings(classes: Sequence[tuple[int, Mapping[int, npt.NDArray[np.ui
 def select_characters(characters: str | Sequence[str]) -> Callable[[int], bool]:
     """Return a function that tells whether a code point is in a character set.
 
-    The set is ``"all"``, ``"han"``, ``"latin"`` (by the Unicode name), a code point ``"U+4E00"``, a range
-    ``"U+4E00-U+9FFF"``, or a list of these. Raise a `ValueError` for any other name.
+    The set is ``"all"``, ``"han"``, ``"latin"`` (by the Unicode name), a code point ``"U+4E00"``, a
+    range ``"U+4E00-U+9FFF"``, or a list of these. Raise a `ValueError` for any other name.
     """
     prefixes: list[str] = []
     ranges: list[tuple[int, int]] = []
@@ -160,7 +168,8 @@ def select_characters(characters: str | Sequence[str]) -> Callable[[int], bool]:
             ranges.append((int(match[1], 16), int(match[2] or match[1], 16)))
         else:
             raise ValueError(
-                f"characters has {name!r}; expected all, han, latin, or a range such as U+4E00-U+9FFF"
+                f"characters has {name!r}; expected all, han, latin, or a range such as "
+                "U+4E00-U+9FFF"
             )
     if not prefixes and not ranges:
         raise ValueError(
@@ -185,11 +194,13 @@ def draw_classes(
     min_images: int,
     counted: int | None = None,
 ) -> Drawing:
-    """Draw a character set in all faces, and group drawings into classes; raise a `DmlError` for fewer than 2.
+    """Draw a character set in all faces, and group drawings into classes; raise a `DmlError` for
+    fewer than 2.
 
-    - Omit a face's sign for a missing glyph, and any drawing that `PLACEHOLDER_USES` characters share.
-    - Characters that **at least one** face draws identically form a class, as do chains of such pairs, since a face
-      that lacks a form of a character often draws a different form instead.
+    - Omit a face's sign for a missing glyph, and any drawing that `PLACEHOLDER_USES` characters
+      share.
+    - Characters that **at least one** face draws identically form a class, as do chains of such
+      pairs, since a face that lacks a form of a character often draws a different form instead.
     - Remove duplicate drawings from a class, since fonts copy glyphs from each other.
     - When a face draws more than one character of a class, use the first by code point.
     - Omit a class with fewer than `min_images` drawings.
@@ -198,7 +209,8 @@ def draw_classes(
         faces: faces of the same size; must not be empty.
         belongs: tells whether a code point is in the character set.
         min_images: minimum number of drawings per class; must be positive.
-        counted: count only drawings of the first `counted` faces for `min_images`; by default, all faces are used.
+        counted: count only drawings of the first `counted` faces for `min_images`; by default, all
+            faces are used.
     """
     counted = len(faces) if counted is None else counted
     by_face = [_draw_face(face, belongs) for face in faces]
@@ -223,15 +235,18 @@ def draw_classes(
             (sum(face < counted for face in row) for row in drawn.values()), default=0
         )
         raise DmlError(
-            f"fonts: {len(classes)} classes have {min_images} different drawings; expected at least two such classes. "
-            f"The {counted} faces draw {len(drawn):,} classes of the character set, each in at most "
-            f"{drawn_by_most} faces: add fonts, lower min_faces, or choose other characters"
+            f"fonts: {len(classes)} classes have {min_images} different drawings; expected at "
+            f"least two such classes. The {counted} faces draw {len(drawn):,} classes of the "
+            f"character set, each in at most {drawn_by_most} faces: add fonts, lower min_faces, or "
+            "choose other characters"
         )
     return collect_drawings(classes)
 
 
 def _draw_face(face: Face, belongs: Callable[[int], bool]) -> dict[int, npt.NDArray[np.uint8]]:
-    """Draw the characters of the set that are in the face, by code point; exclude signs for missing glyphs."""
+    """Draw the characters of the set that are in the face, by code point; exclude signs for missing
+    glyphs.
+    """
     drawn = {c: p for c in face.characters if belongs(c) and (p := face.draw(chr(c))) is not None}
     uses = Counter(picture.tobytes() for picture in drawn.values())
     if (missing := face.draw(NO_CHARACTER)) is not None:

@@ -1,17 +1,20 @@
 """The data set 'glyphs': characters drawn using fonts, with an image per font face.
 
-By default, the data set uses matplotlib's fonts and doesn't need a download: drawing the images takes a few
-seconds, and the images are always identical.
+By default, the data set uses matplotlib's fonts and doesn't need a download: drawing the images
+takes a few seconds, and the images are always identical.
 
-- A **class** is a character's image in DejaVu Sans. Characters with identical images there (Latin A, Greek Alpha,
-  Cyrillic A) form a class. Blank images, control characters and private-use characters are omitted.
-- An **item** is the image of a class in a DejaVu or STIX face. If characters are merged, the face draws the
-  first supported character by code point. The ink is centred; ink larger than the image is shrunk to fit.
+- A **class** is a character's image in DejaVu Sans. Characters with identical images there (Latin
+  A, Greek Alpha, Cyrillic A) form a class. Blank images, control characters and private-use
+  characters are omitted.
+- An **item** is the image of a class in a DejaVu or STIX face. If characters are merged, the face
+  draws the first supported character by code point. The ink is centred; ink larger than the image
+  is shrunk to fit.
 - A class that fewer than `MIN_FACES` faces can draw is omitted, so that queries can be matched.
-- Classes, sorted by first code point, go **alternately** to `train` and `test`: both halves contain all scripts,
-  classes don't overlap, and a seed isn't used.
+- Classes, sorted by first code point, go **alternately** to `train` and `test`: both halves contain
+  all scripts, classes don't overlap, and a seed isn't used.
 
-For a user's fonts, see `draw_classes` for the definitions of class and item; the halves alternate, too.
+For a user's fonts, see `draw_classes` for the definitions of class and item; the halves alternate,
+too.
 """
 
 from __future__ import annotations
@@ -57,18 +60,23 @@ class Glyphs:
     By default about 3,400 characters in about 39,000 images of 32 × 32.
 
     Args:
-        rotation, scale, stretch, shear, shift, stroke, fade: bounds of the augmentation, see `Jitter`.
-        max_classes: number of classes for quick trials, spread evenly over all classes; by default, all are used.
-        fonts: font files or glob patterns, see `open_faces`; by default, matplotlib's fonts are used.
-        query_fonts: fonts for the queries, given like `fonts`. The test half's drawings in `fonts` then become the
-            gallery, which also contains classes that query fonts don't draw. If empty, a gallery isn't used.
+        rotation, scale, stretch, shear, shift, stroke, fade: bounds of the augmentation, see
+            `Jitter`.
+        max_classes: number of classes for quick trials, spread evenly over all classes; by default,
+            all are used.
+        fonts: font files or glob patterns, see `open_faces`; by default, matplotlib's fonts are
+            used.
+        query_fonts: fonts for the queries, given like `fonts`. The test half's drawings in `fonts`
+            then become the gallery, which also contains classes that query fonts don't draw. If
+            empty, a gallery isn't used.
         characters: the character set, if `fonts` is given; see `select_characters`.
         min_faces: minimum number of different drawings of a class by `fonts`, if `fonts` is given.
         size: side of the images in pixels.
 
     Raises:
         DmlError: if fonts are missing or draw fewer than two classes.
-        ValueError: if a bound is out of range, there are fewer than two classes, or an option needs `fonts`.
+        ValueError: if a bound is out of range, there are fewer than two classes, or an option needs
+            `fonts`.
     """
 
     in_channels = 1
@@ -132,7 +140,9 @@ class Glyphs:
 
 
 class DrawingReader:
-    """An `ImageReader` for glyphs: dark ink on a light background, resized to `size` × `size` pixels."""
+    """An `ImageReader` for glyphs: dark ink on a light background, resized to `size` × `size`
+    pixels.
+    """
 
     in_channels = 1
 
@@ -145,7 +155,9 @@ class DrawingReader:
         return ImageSplit(images, self.prepare, self.render)
 
     def prepare(self, images: Sequence[ImageSource]) -> Tensor:
-        """Prepare images for the network, (N, 1, size, size) float32, ink in [0, 1] on a background of 0."""
+        """Prepare images for the network, (N, 1, size, size) float32, ink in [0, 1] on a background
+        of 0.
+        """
         pictures = np.stack([fit_drawing(read_image(image), self.size) for image in images])
         return torch.from_numpy(255 - pictures)[:, None].to(torch.float32).div_(255.0)
 
@@ -158,8 +170,13 @@ class DrawingReader:
         return {
             "kind": "drawing",
             "options": {"size": self.size},
-            "decode": "at full size, upright by its EXIF data, grey, 8 bits per pixel; transparent parts white",
-            "resize": f"bicubic, in proportion, to fit into {self.size} x {self.size}; padded with white",
+            "decode": (
+                "at full size, upright by its EXIF data, grey, 8 bits per pixel; transparent parts "
+                "white"
+            ),
+            "resize": (
+                f"bicubic, in proportion, to fit into {self.size} x {self.size}; padded with white"
+            ),
             "channels": "1: darkness",
             "normalize": "input = (255 - pixel) / 255",
         }
@@ -172,8 +189,8 @@ def draw_glyphs(size: int = SIZE) -> Drawing:
     files = sorted([*folder.glob("DejaVu*.ttf"), *folder.glob("STIX*.ttf")])
     if folder / f"{_CLASS_FACE}.ttf" not in files:
         raise DmlError(
-            f"no font {_CLASS_FACE}.ttf in {folder}; the data set 'glyphs' is drawn using the fonts of matplotlib's "
-            "package. Reinstall it: pip install --force-reinstall matplotlib"
+            f"no font {_CLASS_FACE}.ttf in {folder}; the data set 'glyphs' is drawn using the "
+            "fonts of matplotlib's package. Reinstall it: pip install --force-reinstall matplotlib"
         )
     faces = [Face(file, size) for file in files]
     class_face = next(face for face in faces if face.name == _CLASS_FACE)
@@ -207,7 +224,8 @@ def draw_user_fonts(
 ) -> tuple[Drawing, Drawing | None]:
     """Draw a character set once per process, with `fonts` and, if given, with `query_fonts`.
 
-    Raise a `DmlError` if a pattern doesn't match any font, a font is in both lists, or there are fewer than 2 classes.
+    Raise a `DmlError` if a pattern doesn't match any font, a font is in both lists, or there are
+    fewer than 2 classes.
     """
     belongs = select_characters(characters)
     faces = open_faces(fonts, size)

@@ -1,4 +1,6 @@
-"""Hold out training classes for validation, since selection on the test classes would bias results."""
+"""Hold out training classes for validation, since selection on the test classes would bias
+results.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from dml_train.seeds import VALIDATION, derive
 
 
 class ClassSubset:
-    """A `Split` with some classes of a larger split, and with `groups` if the larger split defines groups.
+    """A `Split` with some classes of a larger split, and with `groups` if the larger split defines
+    groups.
 
     `classes` are labels (C,) in the larger split, in the order of the new labels.
     """
@@ -51,7 +54,8 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
 
     Args:
         split: the training split; raises a `DmlError` if there are fewer than 2 classes.
-        fraction: fraction of classes to hold out, in [0, 1), rounded so that neither side is empty; 0 for none.
+        fraction: fraction of classes to hold out, in [0, 1), rounded so that neither side is empty;
+            0 for none.
         seed: determines the choice.
     """
     if fraction == 0:
@@ -59,7 +63,8 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
     count = len(split.class_names)
     if count < 2:
         raise DmlError(
-            f"validation.class_fraction is {fraction}, but there is only {count} class to train on; expected 2 or more"
+            f"validation.class_fraction is {fraction}, but there is only {count} class to train "
+            "on; expected 2 or more"
         )
     held_out = min(count - 1, max(1, round(fraction * count)))
     order = np.random.default_rng(derive(seed, VALIDATION)).permutation(count)
@@ -69,9 +74,11 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
 
 
 def hold_out_fold(split: Split, fold: int, folds: int) -> tuple[Split, Split]:
-    """Hold out a fold of the classes for cross-validation; return the training and the validation split.
+    """Hold out a fold of the classes for cross-validation; return the training and the validation
+    split.
 
-    The folds are consecutive. If C isn't a multiple of `folds`, the first folds contain an additional class.
+    The folds are consecutive. If C isn't a multiple of `folds`, the first folds contain an
+    additional class.
 
     Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check (with four folds).
 
@@ -83,7 +90,8 @@ def hold_out_fold(split: Split, fold: int, folds: int) -> tuple[Split, Split]:
     count = len(split.class_names)
     if count < folds:
         raise DmlError(
-            f"validation.folds is {folds}, but there are {count} classes to train on; expected at most {count} folds"
+            f"validation.folds is {folds}, but there are {count} classes to train on; expected at "
+            f"most {count} folds"
         )
     parts = np.array_split(np.arange(count), folds)
     held_out = parts.pop(fold)

@@ -33,17 +33,19 @@ _LAYOUTS = (
 def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 0) -> Parts:
     """List the images in ``root/CLASS/**``, split by class; classes and files are sorted by name.
 
-    If `root` contains only the folders ``train`` and ``test``, or only ``train``, ``query`` and ``gallery``, these are
-    the splits, with a folder per class; queries are searched in the gallery. Otherwise classes are shuffled and
-    split.
+    If `root` contains only the folders ``train`` and ``test``, or only ``train``, ``query`` and
+    ``gallery``, these are the splits, with a folder per class; queries are searched in the gallery.
+    Otherwise classes are shuffled and split.
 
     Args:
         root: the folder.
         train_fraction: share of the classes that train, above 0 and below 1.
-        split_seed: seed for shuffling; not the run's seed, so that all runs are measured on identical classes.
+        split_seed: seed for shuffling; not the run's seed, so that all runs are measured on
+            identical classes.
 
     Raises:
-        DmlError: if the folder is missing, fewer than 2 classes contain images, or parts are invalid (`check_parts`).
+        DmlError: if the folder is missing, fewer than 2 classes contain images, or parts are
+            invalid (`check_parts`).
         ValueError: if a number is out of range.
     """
     folder = Path(root).expanduser()
@@ -59,15 +61,17 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
             for part, name in layout.items():
                 if not listed[part]:
                     raise DmlError(
-                        f"{folder / name} doesn't contain a folder with images; expected {name}/CLASS/IMAGE"
+                        f"{folder / name} doesn't contain a folder with images; expected "
+                        f"{name}/CLASS/IMAGE"
                     )
             parts = Parts(listed["train"], listed["test"], listed.get("gallery"))
             check_parts(parts, {part: str(folder / name) for part, name in layout.items()})
             return parts
     if children and children <= _PARTS:
         raise DmlError(
-            f"{folder} contains the folders {', '.join(sorted(children))}, which are names of parts, not of classes; "
-            "expected train and test, or train, query and gallery, each with class folders; or only class folders"
+            f"{folder} contains the folders {', '.join(sorted(children))}, which are names of "
+            "parts, not of classes; expected train and test, or train, query and gallery, each "
+            "with class folders; or only class folders"
         )
     classes = _list_classes(folder)
     if len(classes) < 2:
@@ -124,8 +128,8 @@ def _too_few_classes(folder: Path, classes: Classes) -> DmlError:
         ):
             found.append(f"other files, such as {visible}")
     message = (
-        f"{folder} contains {' and '.join(found)}; expected ROOT/CLASS/IMAGE with at least two classes: a folder for "
-        f"the images ({', '.join(sorted(SUFFIXES))}) of each class"
+        f"{folder} contains {' and '.join(found)}; expected ROOT/CLASS/IMAGE with at least two "
+        f"classes: a folder for the images ({', '.join(sorted(SUFFIXES))}) of each class"
     )
     for child in sorted(_list_folders(folder)):
         if len(_list_classes(child)) >= 2:

@@ -1,4 +1,5 @@
-"""Tables of images: Parquet and Arrow files, and WebDataset archives, with the columns image and label.
+"""Tables of images: Parquet and Arrow files, and WebDataset archives, with the columns image and
+label.
 
 The columns split, group and box are optional.
 
@@ -49,30 +50,34 @@ def read_image_table(
     train_fraction: float = 0.5,
     split_seed: int = 0,
 ) -> Parts:
-    """List the images of Parquet or Arrow files or WebDataset archives by their labels; images aren't read.
+    """List the images of Parquet or Arrow files or WebDataset archives by their labels; images
+    aren't read.
 
-    Classes are sorted by name, images are in the order of the rows. A label is a string or an integer; the names that
-    `datasets` stores with the integers of a ``ClassLabel`` are used.
+    Classes are sorted by name, images are in the order of the rows. A label is a string or an
+    integer; the names that `datasets` stores with the integers of a ``ClassLabel`` are used.
 
     Args:
-        source: a file (.parquet, .arrow or .feather), a folder of such files, or a folder that `save_to_disk` of
-            Hugging Face's `datasets` wrote; or a WebDataset archive (.tar, not compressed), or a folder of archives,
-            with columns as in `read_archives`; or ``hf:NAME`` or ``hf:NAME:CONFIGURATION``, which `datasets` loads from
-            the Hub or a local folder.
+        source: a file (.parquet, .arrow or .feather), a folder of such files, or a folder that
+            `save_to_disk` of Hugging Face's `datasets` wrote; or a WebDataset archive (.tar, not
+            compressed), or a folder of archives, with columns as in `read_archives`; or ``hf:NAME``
+            or ``hf:NAME:CONFIGURATION``, which `datasets` loads from the Hub or a local folder.
         image: the column with images: encoded (bytes, or a struct with ``bytes``), or paths.
         label: the column with the classes.
-        split: the column with ``train`` and ``test``, or ``train``, ``query`` and ``gallery``. If it is missing, names
-            of files (``train-00000-of-00004.parquet``) and folders (``train/…``) are used, otherwise classes are
-            shuffled and split; ``""`` always does so.
-        group: the column with an image's group, for example the camera; if it is missing, groups aren't defined.
-        box: the column with four numbers, left, top, right and bottom in pixels of the upright image; right and bottom
-            are excluded. If it exists, images are cropped to it first, and their headers are read now.
+        split: the column with ``train`` and ``test``, or ``train``, ``query`` and ``gallery``. If
+            it is missing, names of files (``train-00000-of-00004.parquet``) and folders
+            (``train/…``) are used, otherwise classes are shuffled and split; ``""`` always does so.
+        group: the column with an image's group, for example the camera; if it is missing, groups
+            aren't defined.
+        box: the column with four numbers, left, top, right and bottom in pixels of the upright
+            image; right and bottom are excluded. If it exists, images are cropped to it first, and
+            their headers are read now.
         root: the folder that paths are relative to; default: the folder of `source`.
         train_fraction, split_seed: see `read_image_folder`; ignored if there are splits.
 
     Raises:
-        DmlError: if a file or column is missing, or has a different type; if a value is missing, two rows name the same
-            file, or a file is missing (the message contains the row); or if the splits are invalid.
+        DmlError: if a file or column is missing, or has a different type; if a value is missing,
+            two rows name the same file, or a file is missing (the message contains the row); or if
+            the splits are invalid.
         ValueError: if a number is out of range.
     """
     place = Path(source).expanduser()
@@ -116,10 +121,11 @@ def read_image_table(
 
 
 def list_tables(source: str) -> dict[Path, str]:
-    """Map the tables of `source`, sorted by path, to a possible split: the folder, or the start of the name.
+    """Map the tables of `source`, sorted by path, to a possible split: the folder, or the start of
+    the name.
 
-    Only the files in ``state.json`` belong to a folder that `save_to_disk` wrote. Raise a `DmlError` if there are no
-    tables, or types of files are mixed.
+    Only the files in ``state.json`` belong to a folder that `save_to_disk` wrote. Raise a
+    `DmlError` if there are no tables, or types of files are mixed.
     """
     if source.startswith(_HUB):
         return _load_by_datasets(source.removeprefix(_HUB))
@@ -135,8 +141,8 @@ def list_tables(source: str) -> dict[Path, str]:
         if not place.is_dir():
             what = "is not a table" if place.exists() else "doesn't exist"
         raise DmlError(
-            f"{place} {what}; expected a file ({', '.join(sorted(TABLES))}, or .tar without compression), or a folder "
-            "of files of one type"
+            f"{place} {what}; expected a file ({', '.join(sorted(TABLES))}, or .tar without "
+            "compression), or a folder of files of one type"
         )
     starts = [re.split(r"[-_.\d]", file.name)[0] for file in found]
     of_files = (place, place / "data", place.parent)  # the Hub's Parquet files are in data
@@ -147,7 +153,9 @@ def list_tables(source: str) -> dict[Path, str]:
 
 
 def _load_by_datasets(name: str) -> dict[Path, str]:
-    """Load a data set by Hugging Face's `datasets`, as ``NAME`` or ``NAME:CONFIGURATION``; list the files by split."""
+    """Load a data set by Hugging Face's `datasets`, as ``NAME`` or ``NAME:CONFIGURATION``; list the
+    files by split.
+    """
     with extra("hf", f"the source {_HUB}{name}"):
         from datasets import load_dataset
     repository, _, configuration = name.partition(":")
@@ -166,7 +174,9 @@ def _load_by_datasets(name: str) -> dict[Path, str]:
 
 
 class _Texts(NamedTuple):
-    """A column of strings: ``names[codes[i]]`` is the string of row i; names are sorted and distinct."""
+    """A column of strings: ``names[codes[i]]`` is the string of row i; names are sorted and
+    distinct.
+    """
 
     codes: npt.NDArray[np.int64]  # (N,)
     names: Sequence[str]
@@ -180,14 +190,17 @@ class _Table(NamedTuple):
     paths: Any = None  # (N,) if the table contains paths instead of images
 
     def texts(self, meaning: str) -> _Texts:
-        """Return a column of strings or integers; raise a `DmlError` for other types, null or empty text."""
+        """Return a column of strings or integers; raise a `DmlError` for other types, null or empty
+        text.
+        """
         import pyarrow.types as types
 
         name, values = self.columns[meaning]
         kind = values.type.value_type if types.is_dictionary(values.type) else values.type
         if not (types.is_integer(kind) or _is_text(kind)):
             raise DmlError(
-                f"the column {name!r} of {self.rows.files[0]} contains {kind}; expected strings or integers"
+                f"the column {name!r} of {self.rows.files[0]} contains {kind}; expected strings or "
+                "integers"
             )
         encoded = values if types.is_dictionary(values.type) else values.dictionary_encode()
         distinct = encoded.dictionary.to_pylist()
@@ -203,7 +216,9 @@ class _Table(NamedTuple):
         )
 
     def boxes(self, meaning: str) -> npt.NDArray[np.int64]:
-        """Return a column of boxes, (N, 4), rounded; raise a `DmlError` if a box isn't four numbers or is empty."""
+        """Return a column of boxes, (N, 4), rounded; raise a `DmlError` if a box isn't four numbers
+        or is empty.
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -216,7 +231,8 @@ class _Table(NamedTuple):
             )
         except pa.ArrowException as error:
             raise DmlError(
-                f"the column {name!r} contains {values.type}; expected lists of four numbers: left, top, right, bottom"
+                f"the column {name!r} contains {values.type}; expected lists of four numbers: "
+                "left, top, right, bottom"
             ) from error
         with np.errstate(invalid="ignore"):
             boxes: npt.NDArray[np.int64] = np.rint(sides).astype(np.int64)
@@ -247,12 +263,15 @@ class _Table(NamedTuple):
             else ""
         )
         raise DmlError(
-            f"{name_of(self.rows[rows[0]])}: the column {column!r} is {what}{also}; correct or remove such rows"
+            f"{name_of(self.rows[rows[0]])}: the column {column!r} is {what}{also}; correct or "
+            "remove such rows"
         )
 
 
 def _read_tables(files: Sequence[Path], image: str, names: Mapping[str, str]) -> _Table:
-    """Read columns by meaning; only columns with the default name can be missing, except the image and the label."""
+    """Read columns by meaning; only columns with the default name can be missing, except the image
+    and the label.
+    """
     open_table.cache_clear()  # a file may have changed since this process read it
     tables = [open_table(file) for file in files]
     import pyarrow as pa
@@ -262,8 +281,8 @@ def _read_tables(files: Sequence[Path], image: str, names: Mapping[str, str]) ->
         needed = meaning in ("image", "label") or name not in ("", meaning)
         if needed and name not in schema.names:
             raise DmlError(
-                f"{files[0]} lacks the column {name!r}{nearest(name, schema.names)} it has: {', '.join(schema.names)}; "
-                f"dataset.{meaning} names the column"
+                f"{files[0]} lacks the column {name!r}{nearest(name, schema.names)} it has: "
+                f"{', '.join(schema.names)}; dataset.{meaning} names the column"
             )
     kind = schema.field(image).type
     content = (
@@ -274,8 +293,8 @@ def _read_tables(files: Sequence[Path], image: str, names: Mapping[str, str]) ->
     is_text = _is_text(kind)
     if not is_text and str(content) not in ("binary", "large_binary", "binary_view"):
         raise DmlError(
-            f"the column {image!r} of {files[0]} contains {kind}; expected encoded images (binary, or a struct with "
-            "bytes), or paths (string)"
+            f"the column {image!r} of {files[0]} contains {kind}; expected encoded images (binary, "
+            "or a struct with bytes), or paths (string)"
         )
     kept = {meaning: name for meaning, name in names.items() if name in schema.names}
     wanted = list(dict.fromkeys([*kept.values(), *([image] if is_text else [])]))
@@ -329,7 +348,9 @@ def _read_archives(files: Sequence[Path], image: str, names: Mapping[str, str]) 
 
 
 def _read_columns(table: TableFile, columns: list[str], label: str) -> Iterator[Any]:
-    """Yield groups of rows; if `datasets` stored names of integer labels, replace labels by names or null."""
+    """Yield groups of rows; if `datasets` stored names of integer labels, replace labels by names
+    or null.
+    """
     import pyarrow as pa
 
     about = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
@@ -344,7 +365,9 @@ def _read_columns(table: TableFile, columns: list[str], label: str) -> Iterator[
 
 
 def _find_files(table: _Table, folder: Path, boxes: npt.NDArray[np.int64] | None) -> Sequence[Path]:
-    """Return the paths in a table; raise a `DmlError` if files are missing, or two rows name the same file."""
+    """Return the paths in a table; raise a `DmlError` if files are missing, or two rows name the
+    same file.
+    """
     paths = PathTable(folder / path for path in table.paths.to_pylist())
     names = [str(path) for path in paths]
     first_row: dict[tuple[str, ...], int] = {}
@@ -352,8 +375,8 @@ def _find_files(table: _Table, folder: Path, boxes: npt.NDArray[np.int64] | None
         key = (name,) if boxes is None else (name, str(boxes[row]))
         if row != (first := first_row.setdefault(key, row)):
             raise DmlError(
-                f"{name_of(table.rows[first])} and {name_of(table.rows[row])} both name {name}; a duplicate image "
-                "would match itself: remove one of the rows"
+                f"{name_of(table.rows[first])} and {name_of(table.rows[row])} both name {name}; a "
+                "duplicate image would match itself: remove one of the rows"
             )
     if missing := [row for row, name in enumerate(names) if not os.path.isfile(name)]:  # noqa: PTH113
         raise DmlError(

@@ -1,4 +1,5 @@
-"""Inspect a user's images before training: counts, sizes, broken files, duplicates, and how to begin.
+"""Inspect a user's images before training: counts, sizes, broken files, duplicates, and how to
+begin.
 
 Shapes: `N` readable images, `U` images with different pixels, `H` bits of a perceptual hash.
 """
@@ -35,7 +36,8 @@ from dml_train.data.stored import TABLES, Item, name_of, sort_images
 from dml_train.extras import extra
 from dml_train.files import write_csv
 
-# Hashes of near-duplicates differ in at most this many of 64 bits, unrelated photographs usually in over 20.
+# Hashes of near-duplicates differ in at most this many of 64 bits, unrelated photographs usually in
+# over 20.
 NEAR = 4
 _MOST_PAIRS = 100_000
 _TIMED = 32  # images to load when timing
@@ -43,7 +45,8 @@ _MOST_LISTED = 10  # number of findings to list for each kind
 _MOST_NAMED = 5  # number of classes to name in a line
 _PER_CLASS = 4  # images_per_class in recipes that use the sampler "class-balanced"
 _BAR = 40  # length of the longest bar in characters
-# Suggest testing on a fifth of the classes if the fifth has at least this many classes and images; otherwise on half.
+# Suggest testing on a fifth of the classes if the fifth has at least this many classes and images;
+# otherwise on half.
 _MEASURED_CLASSES, _MEASURED_IMAGES = 50, 1_000
 _HALF = 0.5
 
@@ -76,7 +79,9 @@ class Inspection:
 
 
 class _Look(NamedTuple):
-    """Width and height of a decoded image, a digest of the pixels, and the bits of the perceptual hash, if any."""
+    """Width and height of a decoded image, a digest of the pixels, and the bits of the perceptual
+    hash, if any.
+    """
 
     size: tuple[int, int]
     digest: bytes
@@ -95,9 +100,11 @@ def inspect_images(
     Raise a `DmlError` if the data set ``image-folder``, ``csv`` or ``table`` can't read the source.
 
     Args:
-        source: a folder ``ROOT/CLASS/IMAGE``, a CSV file, or what the data set ``table`` reads with default options.
+        source: a folder ``ROOT/CLASS/IMAGE``, a CSV file, or what the data set ``table`` reads with
+            default options.
         root: the folder that a table's paths are relative to; default: the folder of the table.
-        registry: provides the evaluator ``"exact"`` to search near-duplicates; default: all installed components.
+        registry: provides the evaluator ``"exact"`` to search near-duplicates; default: all
+            installed components.
         preparation: report times and sizes for these steps; default: ``Preparation()``.
     """
     source, preparation = Path(source).expanduser(), preparation or Preparation()
@@ -210,7 +217,9 @@ def _look(
 def _find_near(
     files: Sequence[Item], bits: Sequence[Any], registry: Registry
 ) -> list[NearDuplicate]:
-    """Find all pairs of hashes that differ in at most `NEAR` bits; raise a `DmlError` if over 100,000 pairs do."""
+    """Find all pairs of hashes that differ in at most `NEAR` bits; raise a `DmlError` if over
+    100,000 pairs do.
+    """
     if len(files) < 2:
         return []
     evaluator = registry.build("evaluators", {"name": "exact"}, {"seed": 0})
@@ -228,7 +237,8 @@ def _find_near(
         )
     except ValueError as error:
         raise DmlError(
-            f"more than {_MOST_PAIRS:,} pairs of images look similar: they are too plain for a perceptual hash"
+            f"more than {_MOST_PAIRS:,} pairs of images look similar: they are too plain for a "
+            "perceptual hash"
         ) from error
     rows = np.repeat(np.arange(len(files)), np.diff(offsets))
     once = rows < indices
@@ -251,7 +261,9 @@ def _time_loading(files: Sequence[Item], preparation: Preparation) -> float:
 
 
 def describe_inspection(found: Inspection, batch_size: int) -> Iterator[str]:
-    """Describe counts, sizes, findings, and how to begin with the recipe `my-images`, with this batch size."""
+    """Describe counts, sizes, findings, and how to begin with the recipe `my-images`, with this
+    batch size.
+    """
     sizes = Counter(found.class_of.values())
     broken = f", {len(found.bad):,} of them broken" if found.bad else ""
     yield f"{found.source}: {len(found.class_of):,} images of {len(sizes):,} classes{broken}"
@@ -301,8 +313,8 @@ def _list_small_classes(sizes: Counter[str]) -> Iterator[str]:
         yield f"classes with a single image, which has no match: {len(single):,} ({named})"
     if few := sum(count < _PER_CLASS for count in sizes.values()):
         yield (
-            f"classes with fewer images than images_per_class={_PER_CLASS} of the sampler class-balanced, which then "
-            f"repeats images: {few:,}"
+            f"classes with fewer images than images_per_class={_PER_CLASS} of the sampler "
+            f"class-balanced, which then repeats images: {few:,}"
         )
 
 
@@ -365,8 +377,8 @@ def _suggest(found: Inspection, batch_size: int) -> Iterator[str]:
     size = estimate_size(len(found.class_of), found.preparation)
     yield (
         f"cache: loading takes {1e3 * found.load_seconds:.1f} ms per image, "
-        f"{found.load_seconds * count_images(parts.train):,.1f} s per epoch; dataset.cache decodes each image once, "
-        f"into {size} at resize={found.preparation.resize}"
+        f"{found.load_seconds * count_images(parts.train):,.1f} s per epoch; dataset.cache decodes "
+        f"each image once, into {size} at resize={found.preparation.resize}"
     )
     settings["cache"] = "runs/cache"
     if found.bad:

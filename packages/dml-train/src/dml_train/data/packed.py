@@ -1,4 +1,5 @@
-"""A cache of decoded and resized images in a memory-mapped file, so that images are decoded only once.
+"""A cache of decoded and resized images in a memory-mapped file, so that images are decoded only
+once.
 
 A pack is a subfolder of the cache's folder:
 
@@ -6,8 +7,9 @@ A pack is a subfolder of the cache's folder:
 - ``index.npz``: offset, height, width and checksum per image.
 - ``bad.json``: the files that can't be decoded, with reasons.
 
-The name is a hash of everything that determines the pixels, so changed files have a different pack. A pack is written
-under a temporary name and renamed when complete. A process compares an image's checksum when it first reads the image.
+The name is a hash of everything that determines the pixels, so changed files have a different pack.
+A pack is written under a temporary name and renamed when complete. A process compares an image's
+checksum when it first reads the image.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _FORMAT = 2
 
 
 class PackedImages:
-    """The images of a pack; pickle stores only the path, so that loader processes map the same file.
+    """The images of a pack; pickle stores only the path, so that loader processes map the same
+    file.
 
     Raises a `DmlError` if the pack is damaged.
     """
@@ -59,7 +62,8 @@ class PackedImages:
             pixels = folder / "pixels"
             if pixels.stat().st_size != (size := int(self._begin[-1])):
                 raise ValueError(f"pixels contains {pixels.stat().st_size} bytes; expected {size}")
-            # Map with copy-on-write, although the images don't change, since torch warns about read-only arrays.
+            # Map with copy-on-write, although the images don't change, since torch warns about
+            # read-only arrays.
             mapped = np.memmap(pixels, np.uint8, mode="c") if size else np.empty(0, np.uint8)
             self._pixels = mapped.view(np.ndarray)
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
@@ -83,15 +87,17 @@ class PackedImages:
 
     def _damage_error(self, reason: str) -> DmlError:
         return DmlError(
-            f"the image cache {self.folder} is damaged ({reason}); remove this folder to create it again"
+            f"the image cache {self.folder} is damaged ({reason}); remove this folder to create it "
+            "again"
         )
 
 
 def open_pack(files: Sequence[Item], preparation: Preparation, cache: Path) -> PackedImages:
-    """Open the pack of these files in the folder `cache`; if there is none, one of the calling processes creates it.
+    """Open the pack of these files in the folder `cache`; if there is none, one of the calling
+    processes creates it.
 
-    Only the resize options of the preparation matter. Raise a `DmlError` if a file is missing, the cache can't be
-    written, or the pack is damaged.
+    Only the resize options of the preparation matter. Raise a `DmlError` if a file is missing, the
+    cache can't be written, or the pack is damaged.
     """
     cache = cache.expanduser()
     name = _hash_inputs(files, preparation)
@@ -127,7 +133,8 @@ def estimate_size(images: int, preparation: Preparation) -> str:
 def _hash_inputs(files: Sequence[Item], preparation: Preparation) -> str:
     """Return the pack's name: a hash of everything that determines the pixels.
 
-    File names are relative to the common folder, so that the pack can be used when the folder moves.
+    File names are relative to the common folder, so that the pack can be used when the folder
+    moves.
     """
     paths = [file_of(file) for file in files]
     common = Path(os.path.commonpath([path.parent for path in paths])) if files else Path()

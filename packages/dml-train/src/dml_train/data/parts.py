@@ -22,7 +22,8 @@ SPLITS = {"train": "train", "test": "test", "query": "test", "gallery": "gallery
 
 
 class Parts(NamedTuple):
-    """The parts of a data set. `test` contains the queries, and is also the gallery if `gallery` is None.
+    """The parts of a data set. `test` contains the queries, and is also the gallery if `gallery` is
+    None.
 
     `groups` gives the group per image, for example the camera; None if groups aren't defined.
     """
@@ -57,9 +58,11 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
 
     Args:
         classes: all classes.
-        train_fraction: share of the classes that train; raises a `ValueError` unless it is above 0 and below 1.
+        train_fraction: share of the classes that train; raises a `ValueError` unless it is above 0
+            and below 1.
         seed: seed for shuffling.
-        source: the folder or table, for the `DmlError` that is raised if there are fewer than 2 classes.
+        source: the folder or table, for the `DmlError` that is raised if there are fewer than 2
+            classes.
     """
     if not 0.0 < train_fraction < 1.0:
         raise ValueError(
@@ -67,7 +70,8 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
         )
     if len(classes) < 2:
         raise DmlError(
-            f"{source} has {len(classes)} classes; expected at least 2, to be divided into training and test"
+            f"{source} has {len(classes)} classes; expected at least 2, to be divided into "
+            "training and test"
         )
     names = sorted(classes)
     order = np.random.default_rng(seed).permutation(len(names))
@@ -85,16 +89,19 @@ def divide(
     table: Path,
     ignore: str,
 ) -> Parts:
-    """Divide the classes of a table by the column ``split``, see `SPLITS`; the key "" stands for a missing column.
+    """Divide the classes of a table by the column ``split``, see `SPLITS`; the key "" stands for a
+    missing column.
 
-    Classes are sorted by name. Shuffle and split them if the column is missing (`split_classes`). Raise a `DmlError` if
-    the splits don't belong together, or the parts are invalid (`check_parts`); `ignore` says how to ignore the column.
+    Classes are sorted by name. Shuffle and split them if the column is missing (`split_classes`).
+    Raise a `DmlError` if the splits don't belong together, or the parts are invalid
+    (`check_parts`); `ignore` says how to ignore the column.
     """
     if "" in by_split or not by_split:
         parts = split_classes(by_split.get("", {}), train_fraction, split_seed, str(table))
     elif {"test", "query"} <= by_split.keys() or ("query" in by_split) != ("gallery" in by_split):
         raise DmlError(
-            f"{table} contains the splits {', '.join(by_split)}; expected train and test, or train, query and gallery"
+            f"{table} contains the splits {', '.join(by_split)}; expected train and test, or "
+            "train, query and gallery"
         )
     else:
         by_part = {SPLITS[split]: dict(sorted(found.items())) for split, found in by_split.items()}
@@ -108,7 +115,8 @@ def check_split(split: str, where: str) -> None:
     """Raise a `DmlError` unless `split` is in `SPLITS`."""
     if split not in SPLITS:
         raise DmlError(
-            f"{where}: split is {split!r}{nearest(split, SPLITS)} expected one of: {', '.join(SPLITS)}"
+            f"{where}: split is {split!r}{nearest(split, SPLITS)} expected one of: "
+            f"{', '.join(SPLITS)}"
         )
 
 
@@ -117,9 +125,10 @@ def check_parts(
 ) -> None:
     """Check that parts allow evaluation on unseen classes, and log queries that can't be matched.
 
-    Raise a `DmlError` if a part is empty, a class is in training and evaluation, none of the queries has a match in
-    the gallery, or class names differ only in spaces or the Unicode form of accents. The message names the `sources`,
-    the folder or table per part, and the `remedy` for a class in training and evaluation.
+    Raise a `DmlError` if a part is empty, a class is in training and evaluation, none of the
+    queries has a match in the gallery, or class names differ only in spaces or the Unicode form of
+    accents. The message names the `sources`, the folder or table per part, and the `remedy` for a
+    class in training and evaluation.
     """
     by_name = parts.by_name()
     for part, classes in by_name.items():
@@ -130,14 +139,15 @@ def check_parts(
         normal = " ".join(unicodedata.normalize("NFC", name).split())
         if (other := spellings.setdefault(normal, name)) != name:
             raise DmlError(
-                f"classes of {' and '.join(dict.fromkeys(sources.values()))} look equal: {other!r} and {name!r} "
-                "differ only in spaces or in the Unicode form of an accent; use one spelling, or different names"
+                f"classes of {' and '.join(dict.fromkeys(sources.values()))} look equal: {other!r} "
+                f"and {name!r} differ only in spaces or in the Unicode form of an accent; use one "
+                "spelling, or different names"
             )
     for part, classes in by_name.items():
         if part != "train" and (both := sorted(parts.train.keys() & classes.keys())):
             raise DmlError(
-                f"class {both[0]!r} is in {sources['train']} and in {sources[part]} ({len(both)} in both); "
-                f"evaluation needs classes that training hasn't seen: {remedy}"
+                f"class {both[0]!r} is in {sources['train']} and in {sources[part]} ({len(both)} "
+                f"in both); evaluation needs classes that training hasn't seen: {remedy}"
             )
     if parts.gallery is None:
         return

@@ -1,8 +1,11 @@
-"""The preparation of an image file for the network: decode, resize, crop, mirror, augment, normalise.
+"""The preparation of an image file for the network: decode, resize, crop, mirror, augment,
+normalise.
 
-For evaluation, `prepare.py` computes identical bits, and torch isn't needed: `dml export` copies it next to a model.
+For evaluation, `prepare.py` computes identical bits, and torch isn't needed: `dml export` copies it
+next to a model.
 
-Shapes: `B` batch, `H`, `W` height and width of a resized image, `P`, `Q` height and width of the crop.
+Shapes: `B` batch, `H`, `W` height and width of a resized image, `P`, `Q` height and width of the
+crop.
 """
 
 from __future__ import annotations
@@ -38,8 +41,8 @@ _EVALUATED = ("resize", "square", "crop", "interpolation", "normalize", "max_pix
 class ImageSplit:
     """A `Split` of a user's images, all in a single unnamed class.
 
-    `prepare` turns images into the network's input, (N, channels, height, width) float32, and `render` shows an image
-    as the network sees it, (height, width, 3) uint8.
+    `prepare` turns images into the network's input, (N, channels, height, width) float32, and
+    `render` shows an image as the network sees it, (height, width, 3) uint8.
     """
 
     class_names: Sequence[str] = ("",)
@@ -60,7 +63,9 @@ class ImageSplit:
     def load(
         self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None
     ) -> Tensor:
-        """Load images, float32, never augmented; raise a `DmlError` if an image can't be decoded."""
+        """Load images, float32, never augmented; raise a `DmlError` if an image can't be
+        decoded.
+        """
         return self._prepare([self._images[index] for index in indices])
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
@@ -72,24 +77,26 @@ class ImageSplit:
 class Preparation:
     """The steps from an image file to the network's input; an `ImageReader` for a user's images.
 
-    An image is decoded and **resized** (antialiased). Evaluation crops the centre; training crops according to
-    `train_crop`, and mirrors randomly.
+    An image is decoded and **resized** (antialiased). Evaluation crops the centre; training crops
+    according to `train_crop`, and mirrors randomly.
 
-    Source: for resizing to 256 × 256, random crops of 227 or 224 and mirroring, Song et al. 2016, section 6, and the
-    papers that follow it; for ``"resized"``, torchvision's RandomResizedCrop, applied to the resized image as in Ranked
-    List Loss, section 4.1.2 (with `square`). Raises a ValueError if a number is out of range.
+    Source: for resizing to 256 × 256, random crops of 227 or 224 and mirroring, Song et al. 2016,
+    section 6, and the papers that follow it; for ``"resized"``, torchvision's RandomResizedCrop,
+    applied to the resized image as in Ranked List Loss, section 4.1.2 (with `square`). Raises a
+    ValueError if a number is out of range.
     """
 
     in_channels: ClassVar[int] = 3
 
-    # Length of the shorter side in pixels, or of both sides if `square`; or height and width, as in [256, 128].
+    # Length of the shorter side in pixels, or of both sides if `square`; or height and width, as in
+    # [256, 128].
     resize: Size = 256
     square: bool = (
         False  # whether to resize to a square, as the papers do, or to keep the proportions
     )
     crop: Size = 224  # side of the network's input in pixels, or height and width
-    # "random": a crop of this size at a random position; "resized": a part with random area and aspect ratio (3/4 to
-    # 4/3), resized to this size; "center": the centre.
+    # "random": a crop of this size at a random position; "resized": a part with random area and
+    # aspect ratio (3/4 to 4/3), resized to this size; "center": the centre.
     train_crop: Literal["resized", "random", "center"] = "resized"
     # For "resized", the smallest share of the resized image's area, above 0 and at most 1.
     min_area: float = 0.16
@@ -115,8 +122,8 @@ class Preparation:
         (height, width), (p, q) = map(both_sides, (self.resize, self.crop))
         if not (1 <= p <= height and 1 <= q <= width):
             raise ValueError(
-                f"crop is {self.crop} and resize is {self.resize}; expected 1 <= crop <= resize, since the resized "
-                "image is cropped"
+                f"crop is {self.crop} and resize is {self.resize}; expected 1 <= crop <= resize, "
+                "since the resized image is cropped"
             )
         if not 0.0 < self.min_area <= 1.0:
             raise ValueError(f"min_area is {self.min_area}; expected a share in (0, 1]")
@@ -136,7 +143,9 @@ class Preparation:
 
     @property
     def reduced_side(self) -> int:
-        """The length in pixels that both sides of a JPEG file keep at least when it is decoded at a reduced size."""
+        """The length in pixels that both sides of a JPEG file keep at least when it is decoded at a
+        reduced size.
+        """
         return REDUCED_SIDE * max(both_sides(self.resize))
 
     def describe(self) -> dict[str, Any]:
@@ -149,9 +158,12 @@ class Preparation:
         return {
             "kind": "photograph",
             "options": {name: getattr(self, name) for name in _EVALUATED},
-            "decode": "upright by its EXIF data, RGB, 8 bits per channel; transparent parts white; a JPEG file at "
-            "the smallest of an eighth, a quarter and a half of its size, scaled by its decoder (Pillow's "
-            f"Image.draft), that keeps both sides at least {self.reduced_side} pixels",
+            "decode": (
+                "upright by its EXIF data, RGB, 8 bits per channel; transparent parts white; a "
+                "JPEG file at the smallest of an eighth, a quarter and a half of its size, scaled "
+                "by its decoder (Pillow's Image.draft), that keeps both sides at least "
+                f"{self.reduced_side} pixels"
+            ),
             "resize": f"{self.interpolation}, antialiased, {resized}",
             "crop": f"the middle {p} x {q}",
             "channels": "3: " + "".join("RGB"[channel] for channel in normalisation.channels),
@@ -173,7 +185,9 @@ class Preparation:
         return self.show(self.load_resized(image))
 
     def load_resized(self, source: ImageSource) -> Tensor:
-        """Decode and resize an image to (3, H, W) uint8, RGB; raise a `DmlError` if it can't be decoded."""
+        """Decode and resize an image to (3, H, W) uint8, RGB; raise a `DmlError` if it can't be
+        decoded.
+        """
         image = np.array(read_image(source, self.reduced_side, self.max_pixels))
         height, width = choose_size(image.shape[0], image.shape[1], self.resize, self.square)
         return self._resize(torch.from_numpy(image).permute(2, 0, 1), height, width)
@@ -183,7 +197,9 @@ class Preparation:
         return self._crop_center(image_3HW).permute(1, 2, 0).contiguous().numpy()
 
     def show_augmented(self, image_3HW: Tensor, seed: int) -> npt.NDArray[np.uint8]:
-        """Return a resized image as `make_batch` augments it with this seed, for display, (P, Q, 3) uint8."""
+        """Return a resized image as `make_batch` augments it with this seed, for display, (P, Q, 3)
+        uint8.
+        """
         channels, scale, offset = NORMALISATIONS[self.normalize]
         input_3PQ = self.make_batch([image_3HW], np.array([seed], dtype=np.uint64))[0]
         pixels_3PQ = (input_3PQ - torch.tensor(offset)[:, None, None]) / torch.tensor(scale)[
@@ -201,7 +217,8 @@ class Preparation:
 
         Args:
             resized_images: B images from `load_resized`.
-            seeds_B: if given, crop randomly, as in training; row i depends only on image i and ``seeds_B[i]``.
+            seeds_B: if given, crop randomly, as in training; row i depends only on image i and
+                ``seeds_B[i]``.
         """
         normalisation = NORMALISATIONS[self.normalize]
         if seeds_B is None:
@@ -234,7 +251,9 @@ class Preparation:
         return image_3HW[:, top : top + p, left : left + q]
 
     def _crop_at_random(self, image_3HW: Tensor, draws: npt.NDArray[np.float64]) -> Tensor:
-        """Crop a resized image as training does, to (3, P, Q) uint8; the draws are uniform in [0, 1)."""
+        """Crop a resized image as training does, to (3, P, Q) uint8; the draws are uniform in [0,
+        1).
+        """
         flip, across, down, *tries = draws
         if self.train_crop == "center":
             crop = self._crop_center(image_3HW)
@@ -254,7 +273,8 @@ class Preparation:
 
     def _resize(self, image_3HW: Tensor, height: int, width: int) -> Tensor:
         """Resize bytes with torch's integer weights, for identical bits on all processors."""
-        # Note that torchvision's resize should not be used: it may compute in float32, which rounds differently.
+        # Note that torchvision's resize should not be used: it may compute in float32, which rounds
+        # differently.
         return F.interpolate(
             image_3HW[None], (height, width), mode=self.interpolation, antialias=True
         )[0]
@@ -263,13 +283,14 @@ class Preparation:
 def choose_crop_size(
     height: int, width: int, min_area: float, tries: npt.NDArray[np.float64]
 ) -> tuple[int, int]:
-    """Choose height and width of a crop with random area and aspect ratio, like torchvision's RandomResizedCrop.
+    """Choose height and width of a crop with random area and aspect ratio, like torchvision's
+    RandomResizedCrop.
 
     Args:
         height, width: size of the image.
         min_area: smallest share of the image's area.
-        tries: (T, 2), uniform in [0, 1), for area and ratio. The first crop that fits into the image is chosen; if none
-            fits, the largest crop with a ratio from 3/4 to 4/3.
+        tries: (T, 2), uniform in [0, 1), for area and ratio. The first crop that fits into the
+            image is chosen; if none fits, the largest crop with a ratio from 3/4 to 4/3.
     """
     areas = height * width * (min_area + (1.0 - min_area) * tries[:, 0])
     ratios = np.exp(_RATIO * (2.0 * tries[:, 1] - 1.0))

@@ -1,7 +1,7 @@
 """Prepare images for an exported network, with bits identical to `dml embed`.
 
-This module needs only Pillow and numpy. `dml export` copies it into the model's folder, and the model's JSON file
-contains the steps::
+This module needs only Pillow and numpy. `dml export` copies it into the model's folder, and the
+model's JSON file contains the steps::
 
     import json
     from prepare import prepare
@@ -9,8 +9,8 @@ contains the steps::
     steps = json.load(open("model.onnx.json"))["preparation"]
     images = prepare(["photo.jpg", "scan.png"], steps)  # (2, 3, 224, 224) float32
 
-Shapes: `H`, `W` height and width of an image, `P`, `Q` height and width of the network's input, `S` one of the two,
-`T` taps of a filter.
+Shapes: `H`, `W` height and width of an image, `P`, `Q` height and width of the network's input, `S`
+one of the two, `T` taps of a filter.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-# By default, Pillow tries all formats regardless of the suffix, even formats that start programs (Ghostscript for EPS).
+# By default, Pillow tries all formats regardless of the suffix, even formats that start programs
+# (Ghostscript for EPS).
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 MAX_PIXELS = 64_000_000  # about 1 GB while a colour image is converted
-# If a JPEG is decoded at a fraction of its size, both sides stay at least this multiple of the resized side, so that
-# resizing averages away most of the difference from the full size. See docs/guide/data.md for measurements.
+# If a JPEG is decoded at a fraction of its size, both sides stay at least this multiple of the
+# resized side, so that resizing averages away most of the difference from the full size. See
+# docs/guide/data.md for measurements.
 REDUCED_SIDE = 4
 _BACKGROUND = (255, 255, 255)  # for transparent images
 
@@ -54,13 +56,16 @@ def _from_mean(mean: Sequence[float], deviation: Sequence[float]) -> Normalisati
 
 # Values of the option ``normalize``.
 NORMALISATIONS = {
-    # RGB, with mean and deviation of ImageNet's pixels, as torchvision's and most of timm's weights expect.
+    # RGB, with mean and deviation of ImageNet's pixels, as torchvision's and most of timm's weights
+    # expect.
     "imagenet": _from_mean((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     # RGB in -1 to 1: SigLIP, EfficientNet-Lite, networks from TensorFlow.
     "half": _from_mean((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-    # Radford et al. 2021, Learning Transferable Visual Models From Natural Language Supervision; also OpenCLIP.
+    # Radford et al. 2021, Learning Transferable Visual Models From Natural Language Supervision;
+    # also OpenCLIP.
     "clip": _from_mean((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
-    # Blue, green, red in 0 to 255 minus the mean, as weights from Caffe expect, for example BN-Inception's.
+    # Blue, green, red in 0 to 255 minus the mean, as weights from Caffe expect, for example
+    # BN-Inception's.
     "caffe": Normalisation((2, 1, 0), (1.0, 1.0, 1.0), (-104.0, -117.0, -128.0)),
     "none": _from_mean((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 }
@@ -79,8 +84,8 @@ def prepare(files: Sequence[Source], steps: Mapping[str, Any]) -> npt.NDArray[np
     """
     if steps.get("kind") not in KINDS:
         raise ValueError(
-            f"steps contains the kind {steps.get('kind')!r}; expected one of: {', '.join(KINDS)}, as in the value of "
-            "'preparation' in the JSON file that dml export wrote"
+            f"steps contains the kind {steps.get('kind')!r}; expected one of: {', '.join(KINDS)}, "
+            "as in the value of 'preparation' in the JSON file that dml export wrote"
         )
     prepare_one = KINDS[steps["kind"]]
     return np.stack([prepare_one(file, **steps["options"]) for file in files])
@@ -95,7 +100,9 @@ def prepare_photograph(
     normalize: str,
     max_pixels: int,
 ) -> npt.NDArray[np.float32]:
-    """Decode, resize, crop the centre and normalise, (3, P, Q) float32, with the data set's options."""
+    """Decode, resize, crop the centre and normalise, (3, P, Q) float32, with the data set's
+    options.
+    """
     image = decode(file, REDUCED_SIDE * max(both_sides(resize)), max_pixels)
     height, width = choose_size(image.height, image.width, resize, square)
     pixels_PQ3 = resize_center(np.asarray(image), height, width, crop, interpolation)
@@ -107,7 +114,9 @@ def prepare_photograph(
 
 
 def prepare_drawing(file: Source, size: int) -> npt.NDArray[np.float32]:
-    """Decode an image and fit it into a square, (1, size, size) float32, ink in [0, 1] on a background of 0."""
+    """Decode an image and fit it into a square, (1, size, size) float32, ink in [0, 1] on a
+    background of 0.
+    """
     return (255 - fit_drawing(decode(file), size))[None].astype(np.float32) / np.float32(255)
 
 
@@ -120,15 +129,17 @@ KINDS: Mapping[str, Callable[..., npt.NDArray[np.float32]]] = {
 def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Decode an image to upright RGB.
 
-    The image is rotated according to the EXIF data; grey, palette, CMYK and 16-bit images are converted; transparent
-    pixels become white; if there are multiple frames, the first is used. If Pillow can't decode the image, raise an
-    OSError, SyntaxError or the like.
+    The image is rotated according to the EXIF data; grey, palette, CMYK and 16-bit images are
+    converted; transparent pixels become white; if there are multiple frames, the first is used. If
+    Pillow can't decode the image, raise an OSError, SyntaxError or the like.
 
     Args:
         file: a path or a binary file.
-        min_side: decode a JPEG file at a half, quarter or eighth of the size if both sides stay at least `min_side`
-            pixels, which saves most of the time for a large photograph. By default, full size is used.
-        max_pixels: maximum number of pixels to decode, after this reduction; more raise `Image.DecompressionBombError`.
+        min_side: decode a JPEG file at a half, quarter or eighth of the size if both sides stay at
+            least `min_side` pixels, which saves most of the time for a large photograph. By
+            default, full size is used.
+        max_pixels: maximum number of pixels to decode, after this reduction; more raise
+            `Image.DecompressionBombError`.
     """
     with Image.open(file, formats=FORMATS) as stored:
         if min_side is not None:
@@ -148,7 +159,9 @@ def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXE
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Scale grey values so that 255 is 1 if floats don't exceed 1, otherwise 65535 or a larger maximum."""
+    """Scale grey values so that 255 is 1 if floats don't exceed 1, otherwise 65535 or a larger
+    maximum.
+    """
     values = np.asarray(image).astype(np.float64)
     most = 1.0 if image.mode == "F" and values.max() <= 1.0 else max(65535.0, float(values.max()))
     return Image.fromarray(np.round(values.clip(0.0, most) * (255.0 / most)).astype(np.uint8))
@@ -161,7 +174,9 @@ def both_sides(size: Size) -> tuple[int, int]:
 
 
 def choose_size(height: int, width: int, resize: Size, square: bool) -> tuple[int, int]:
-    """Return the height and width to resize to: `resize` if it is a pair or `square`, otherwise in proportion."""
+    """Return the height and width to resize to: `resize` if it is a pair or `square`, otherwise in
+    proportion.
+    """
     if square or not isinstance(resize, int):
         return both_sides(resize)
     factor = resize / min(height, width)
@@ -173,8 +188,9 @@ def resize_center(
 ) -> npt.NDArray[np.uint8]:
     """Resize an image to (height, width, 3), and return the centre, `crop`.
 
-    The result is identical to ``torch.nn.functional.interpolate(…, antialias=True)`` on bytes, which filters along
-    the width and then along the height with integer weights. Pillow rounds weights differently, so it can differ by 1.
+    The result is identical to ``torch.nn.functional.interpolate(…, antialias=True)`` on bytes,
+    which filters along the width and then along the height with integer weights. Pillow rounds
+    weights differently, so it can differ by 1.
     """
     p, q = both_sides(crop)
     rows = _weigh(pixels_HW3.shape[0], height, p, interpolation)
@@ -193,7 +209,9 @@ class _Filter(NamedTuple):
 
 
 def _weigh(source: int, target: int, crop: int, interpolation: str) -> _Filter:
-    """Compute the weights that resize `source` to `target` pixels, in torch's order, for the central `crop` pixels."""
+    """Compute the weights that resize `source` to `target` pixels, in torch's order, for the
+    central `crop` pixels.
+    """
     scale = source / target
     stretch = max(scale, 1.0)
     radius = stretch * (1.0 if interpolation == "bilinear" else 2.0)
@@ -231,6 +249,8 @@ def _filter(pixels: npt.NDArray[np.uint8], by: _Filter, axis: int) -> npt.NDArra
 
 
 def fit_drawing(image: Image.Image, size: int) -> npt.NDArray[np.uint8]:
-    """Fit an image into a white square, (size, size) uint8, in grey; an image of this size isn't changed."""
+    """Fit an image into a white square, (size, size) uint8, in grey; an image of this size isn't
+    changed.
+    """
     grey = image.convert("L")
     return np.asarray(ImageOps.pad(grey, (size, size), Image.Resampling.BICUBIC, color=255))

@@ -1,4 +1,5 @@
-"""Images inside files: members of tar archives, cells of tables, and parts of images, read in any order by an index.
+"""Images inside files: members of tar archives, cells of tables, and parts of images, read in any
+order by an index.
 
 Shapes: `N` images.
 """
@@ -26,7 +27,9 @@ _MOST_CACHED = 1 << 27  # bytes of row groups that a process keeps
 
 @dataclass(frozen=True, order=True, slots=True)
 class TarMember:
-    """A `StoredImage` in a tar archive: the name, and the offset and size of the content in bytes."""
+    """A `StoredImage` in a tar archive: the name, and the offset and size of the content in
+    bytes.
+    """
 
     file: Path
     member: str
@@ -47,7 +50,9 @@ class TarMember:
 
 @dataclass(frozen=True, order=True, slots=True)
 class TableRow:
-    """A `StoredImage` in a Parquet or Arrow file: a cell with an encoded image, or a struct with ``bytes``."""
+    """A `StoredImage` in a Parquet or Arrow file: a cell with an encoded image, or a struct with
+    ``bytes``.
+    """
 
     file: Path
     row: int
@@ -76,7 +81,8 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """A `StoredImage` that is only a part of an image: the pixels in a box, which the decoder crops.
+    """A `StoredImage` that is only a part of an image: the pixels in a box, which the decoder
+    crops.
 
     The box is left, top, right, bottom in the upright image; right and bottom are excluded.
     """
@@ -102,12 +108,15 @@ class ImagePart:
         return self.image.read_bytes() if isinstance(self.image, Path) else self.image.read()
 
     def check(self, size: tuple[int, int]) -> None:
-        """Raise a `DmlError` if the box isn't inside the image, whose width and height are given."""
+        """Raise a `DmlError` if the box isn't inside the image, whose width and height are
+        given.
+        """
         left, top, right, bottom = self.box
         if not (0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]):
             raise DmlError(
-                f"{name_of(self.image)}: the box {list(self.box)} is not inside the image of {size[0]} × {size[1]} "
-                "pixels; expected 0 <= left < right <= width and 0 <= top < bottom <= height"
+                f"{name_of(self.image)}: the box {list(self.box)} is not inside the image of "
+                f"{size[0]} × {size[1]} pixels; expected 0 <= left < right <= width and 0 <= top < "
+                "bottom <= height"
             )
 
 
@@ -126,7 +135,9 @@ def name_of(image: Path | StoredImage) -> str:
 
 
 def sort_images(images: Iterable[Item]) -> list[Any]:
-    """Sort files by path, and images inside files by file and place, so that reading in order is fast."""
+    """Sort files by path, and images inside files by file and place, so that reading in order is
+    fast.
+    """
     # Use strings, since comparing a Path is much slower.
     return sorted(images, key=lambda image: str(image) if isinstance(image, Path) else image)
 
@@ -134,7 +145,8 @@ def sort_images(images: Iterable[Item]) -> list[Any]:
 class PathTable(Sequence[Path]):
     """A compact sequence of paths, which takes 8 bytes per path besides the characters.
 
-    A list of `Path` objects takes some 400 bytes per path in each loader process, and takes seconds to send.
+    A list of `Path` objects takes some 400 bytes per path in each loader process, and takes seconds
+    to send.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -211,7 +223,8 @@ class TarMembers(Sequence[TarMember]):
 
 
 class Selection(Sequence[Item]):
-    """Some images of a long sequence, looked up on request; 8 bytes per image, also when sent to a process.
+    """Some images of a long sequence, looked up on request; 8 bytes per image, also when sent to a
+    process.
 
     Args:
         images: all images.
@@ -241,7 +254,8 @@ class Selection(Sequence[Item]):
 
 
 class TableFile:
-    """A Parquet or Arrow file, also in the stream format of `datasets`; groups of rows are read when requested.
+    """A Parquet or Arrow file, also in the stream format of `datasets`; groups of rows are read
+    when requested.
 
     Raise a `DmlError` if the file can't be read.
     """
@@ -284,7 +298,8 @@ class TableFile:
                     batches = list(arrow)
                     get, groups = batches.__getitem__, range(len(batches))
                 self.schema = arrow.schema
-                # Batches are views of the mapped file, so reading a batch only to count rows is free.
+                # Batches are views of the mapped file, so reading a batch only to count rows is
+                # free.
                 counts = [get(batch).num_rows for batch in groups]
                 self._read = lambda batch, columns: pa.Table.from_batches([get(batch)]).select(
                     columns
@@ -300,7 +315,9 @@ class TableFile:
             yield self._read(group, columns)
 
     def find_nulls(self, column: str) -> npt.NDArray[np.bool_]:
-        """Return whether each row's cell is null, or a struct with neither bytes nor a path, (num_rows,)."""
+        """Return whether each row's cell is null, or a struct with neither bytes nor a path,
+        (num_rows,).
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 

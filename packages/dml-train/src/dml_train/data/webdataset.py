@@ -1,4 +1,6 @@
-"""Samples of WebDataset archives: the members of plain tar files whose names are equal up to the first dot."""
+"""Samples of WebDataset archives: the members of plain tar files whose names are equal up to the
+first dot.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,16 @@ class _Sample(NamedTuple):
 def read_archives(
     files: Sequence[Path], image: str, names: Mapping[str, str]
 ) -> tuple[TarMembers, dict[str, list[Any]]]:
-    """Index the images in archives, and read the columns that `names` lists; missing values are None.
+    """Index the images in archives, and read the columns that `names` lists; missing values are
+    None.
 
-    The value of a column is the text of the member with this extension, or the value in the member ``.json``; the
-    label may also be in the member ``.cls``. Only headers and these members are read.
+    The value of a column is the text of the member with this extension, or the value in the member
+    ``.json``; the label may also be in the member ``.cls``. Only headers and these members are
+    read.
 
     Raises:
-        DmlError: if an archive is truncated or compressed, a key names two samples, or a sample lacks an image.
+        DmlError: if an archive is truncated or compressed, a key names two samples, or a sample
+            lacks an image.
     """
     wanted = {*names.values(), "cls"}
     found: list[tarfile.TarInfo] = []
@@ -47,8 +52,9 @@ def read_archives(
             )
             if not kinds or kinds[0] not in sample.members:
                 raise DmlError(
-                    f"{file}: the sample {key!r} lacks an image; it has: {', '.join(sample.members)}; dataset.image "
-                    f"names the extension, by default any of {', '.join(sorted(SUFFIXES))}"
+                    f"{file}: the sample {key!r} lacks an image; it has: "
+                    f"{', '.join(sample.members)}; dataset.image names the extension, by default "
+                    f"any of {', '.join(sorted(SUFFIXES))}"
                 )
             found.append(sample.members[kinds[0]])
             values.append({name: value for name, value in sample.values.items() if name in wanted})
@@ -61,8 +67,9 @@ def read_archives(
             columns[meaning] = [row.get(read) for row in values]
         elif found and (meaning == "label" or name not in ("", meaning)):
             raise DmlError(
-                f"{files[0]} lacks the column {name!r}{nearest(name, known)} it has: {', '.join(sorted(known))}; "
-                f"dataset.{meaning} names the extension, or the value in .json"
+                f"{files[0]} lacks the column {name!r}{nearest(name, known)} it has: "
+                f"{', '.join(sorted(known))}; dataset.{meaning} names the extension, or the value "
+                "in .json"
             )
     places = np.array(
         [(member.offset_data, member.size) for member in found], dtype=np.int64
@@ -73,7 +80,9 @@ def read_archives(
 
 
 def _read_archive(file: Path, wanted: set[str]) -> dict[str, _Sample]:
-    """Read the samples of an archive by key, with the text of `wanted` members and the values in .json."""
+    """Read the samples of an archive by key, with the text of `wanted` members and the values in
+    .json.
+    """
     samples: dict[str, _Sample] = {}
     try:
         with tarfile.open(file, "r:") as archive:
@@ -85,7 +94,8 @@ def _read_archive(file: Path, wanted: set[str]) -> dict[str, _Sample]:
                 sample = samples.setdefault(folder + slash + name[: len(key)], _Sample({}, {}))
                 if kind in sample.members:
                     raise DmlError(
-                        f"{file} contains two members {entry.name!r}; a key must name one sample: rename or remove one"
+                        f"{file} contains two members {entry.name!r}; a key must name one sample: "
+                        "rename or remove one"
                     )
                 sample.members[kind] = entry
                 content = archive.extractfile(entry) if kind in wanted or kind == "json" else None
@@ -94,13 +104,14 @@ def _read_archive(file: Path, wanted: set[str]) -> dict[str, _Sample]:
                     sample.values.update(
                         json.loads(text) if kind == "json" else {kind: text.strip()}
                     )
-            # tarfile accepts an archive that ends after a member, but a complete one ends with empty blocks.
+            # tarfile accepts an archive that ends after a member, but a complete one ends with
+            # empty blocks.
             archive.fileobj.seek(archive.offset)
             if not archive.fileobj.read(tarfile.BLOCKSIZE):
                 raise tarfile.ReadError("unexpected end of data")
     except (tarfile.TarError, OSError, ValueError, TypeError) as error:
         raise DmlError(
-            f"can't read the archive {file}: {error}; expected a complete, uncompressed tar with text or JSON in UTF-8 "
-            "(gunzip, xz -d or zstd -d unpack a compressed one)"
+            f"can't read the archive {file}: {error}; expected a complete, uncompressed tar with "
+            "text or JSON in UTF-8 (gunzip, xz -d or zstd -d unpack a compressed one)"
         ) from error
     return samples

@@ -25,7 +25,9 @@ CHUNK_SIZE = 256  # images per forward pass; the last bits of an embedding depen
 
 
 class Network(Protocol):
-    """A module from images (B, channels, height, width) to embeddings (B, D), for example an `EmbeddingModel`."""
+    """A module from images (B, channels, height, width) to embeddings (B, D), for example an
+    `EmbeddingModel`.
+    """
 
     training: bool
 
@@ -129,8 +131,9 @@ def embed_chunks(
 ) -> Generator[EmbeddedChunk, None, None]:
     """Embed images chunk by chunk in evaluation mode, and restore the network's mode.
 
-    The network must be on `device`, and computes in `precision` using autocast; `workers` processes load ahead. Raise
-    DmlError if a chunk can't be loaded for a reason other than bad images, or an embedding isn't finite.
+    The network must be on `device`, and computes in `precision` using autocast; `workers` processes
+    load ahead. Raise DmlError if a chunk can't be loaded for a reason other than bad images, or an
+    embedding isn't finite.
     """
     was_training = network.training
     network.train(False)
@@ -167,8 +170,9 @@ def embed(
 ) -> npt.NDArray[np.float32]:
     """Embed items of a split (default: all) in order and not augmented, and return (N, D) float32.
 
-    See `embed_chunks` and `ImageChunks` for the arguments; `progress` is called with the number of embedded items and
-    the total. Raise DmlError with the name of the item if it can't be loaded or the embedding isn't finite.
+    See `embed_chunks` and `ImageChunks` for the arguments; `progress` is called with the number of
+    embedded items and the total. Raise DmlError with the name of the item if it can't be loaded or
+    the embedding isn't finite.
     """
     items = np.arange(len(split)) if items is None else items
     source = ImageChunks(split, split_chunks(items), names)
@@ -199,7 +203,9 @@ def items_of_rank(num_items: int, ranks: Ranks) -> npt.NDArray[np.int64]:
 
 
 def align_labels(split: Split, reference: Split) -> npt.NDArray[np.int64]:
-    """Map a gallery's labels, (N,), to the labels of the query classes of the same name, or to new labels."""
+    """Map a gallery's labels, (N,), to the labels of the query classes of the same name, or to new
+    labels.
+    """
     ids = {name: label for label, name in enumerate(reference.class_names)}
     mapping = np.array(
         [ids.setdefault(name, len(ids)) for name in split.class_names], dtype=np.int64
@@ -208,7 +214,9 @@ def align_labels(split: Split, reference: Split) -> npt.NDArray[np.int64]:
 
 
 def groups_of(split: Split | None) -> npt.NDArray[Any] | None:
-    """Return the groups of a split's items, (N,), or None if a split isn't given or doesn't define groups."""
+    """Return the groups of a split's items, (N,), or None if a split isn't given or doesn't define
+    groups.
+    """
     return split.groups if isinstance(split, GroupedSplit) else None
 
 
@@ -217,7 +225,8 @@ def match_sides(
 ) -> tuple[Labels | Relevance | None, Labels | None]:
     """Return the matches of queries and gallery for an evaluation, or None if labels suffice.
 
-    For a `RelatedDataset`, pass the queries' `matches`. Raise TypeError or ValueError if groups don't fit a split.
+    For a `RelatedDataset`, pass the queries' `matches`. Raise TypeError or ValueError if groups
+    don't fit a split.
     """
     groups = groups_of(queries), groups_of(gallery)
     if isinstance(matches, Relevance) or (matches is None and all(each is None for each in groups)):

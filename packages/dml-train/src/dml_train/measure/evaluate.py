@@ -53,7 +53,9 @@ class Embedded:
 
     @classmethod
     def read(cls, folder: RunFolder) -> Embedded:
-        """Map a finished run's arrays into memory; raise DmlError if an array is missing, changed or damaged."""
+        """Map a finished run's arrays into memory; raise DmlError if an array is missing, changed
+        or damaged.
+        """
         written = folder.read_manifest()
         parts = [""] if folder.embeddings("gallery").name not in written else ["", "gallery"]
         has_matches = folder.matches.name in written
@@ -149,7 +151,9 @@ class Measurement(NamedTuple):
 
 
 def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = True) -> Evaluator:
-    """Build a recipe's evaluator; unless `clustering`, exclude metrics of clusters and pairs, which are the slowest."""
+    """Build a recipe's evaluator; unless `clustering`, exclude metrics of clusters and pairs, which
+    are the slowest.
+    """
     table = recipe.evaluation.component()
     return make_evaluator(
         table if clustering else select_retrieval(table), registry, recipe.training.seed
@@ -157,7 +161,9 @@ def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = Tr
 
 
 def make_evaluator(table: Mapping[str, Any], registry: Registry, seed: int) -> Evaluator:
-    """Make an evaluator, for example ``{"name": "exact", "metrics": ["recall@1"]}``, or raise DmlError."""
+    """Make an evaluator, for example ``{"name": "exact", "metrics": ["recall@1"]}``, or raise
+    DmlError.
+    """
     if (old := find_old_keys(table, registry)) is not None:
         raise old
     evaluator: Evaluator = registry.build("evaluators", table, {"seed": seed})
@@ -165,7 +171,9 @@ def make_evaluator(table: Mapping[str, Any], registry: Registry, seed: int) -> E
 
 
 def select_retrieval(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove metrics of clusters and pairs from an evaluator's table, or the key `metrics` if none is left."""
+    """Remove metrics of clusters and pairs from an evaluator's table, or the key `metrics` if none
+    is left.
+    """
     kept = {key: value for key, value in table.items() if key not in ("metrics", "n_clusters")}
     names = [
         name
@@ -189,12 +197,13 @@ def evaluate_arrays(
 ) -> Evaluation:
     """Evaluate embeddings; see `Evaluator.evaluate` for the arguments.
 
-    Raise DmlError if the evaluator rejects the arrays, or doesn't support groups or lists and the data have some.
+    Raise DmlError if the evaluator rejects the arrays, or doesn't support groups or lists and the
+    data have some.
     """
     if isinstance(labels, Labels | Relevance) and not takes_matches(evaluator):
         raise DmlError(
-            f"{type(evaluator).__name__} only supports labels, but the data have groups or lists of items; use an "
-            "evaluator that supports them, for example 'exact'"
+            f"{type(evaluator).__name__} only supports labels, but the data have groups or lists "
+            "of items; use an evaluator that supports them, for example 'exact'"
         )
     with _convert_errors():
         return evaluator.evaluate(embeddings, labels, gallery, gallery_labels)
@@ -203,8 +212,8 @@ def evaluate_arrays(
 def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) -> Measurement:
     """Evaluate embeddings on ranks, which share the work if the evaluator is a `PeersEvaluator`.
 
-    Otherwise only the first rank evaluates and needs the complete `embedded`. Raise DmlError on all ranks if the
-    evaluator rejects the arrays.
+    Otherwise only the first rank evaluates and needs the complete `embedded`. Raise DmlError on all
+    ranks if the evaluator rejects the arrays.
     """
     if ranks.world_size > 1 and isinstance(evaluator, PeersEvaluator):
         with _convert_errors():
@@ -238,7 +247,9 @@ def select_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def pack_codes(embeddings: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint8]:
-    """Pack embeddings into codes (N, ceil(D / 8)): a bit per dimension, set above 0, most significant bit first."""
+    """Pack embeddings into codes (N, ceil(D / 8)): a bit per dimension, set above 0, most
+    significant bit first.
+    """
     return np.packbits(embeddings > 0, axis=1)
 
 
@@ -246,7 +257,9 @@ _CHECKSUM = "checksum"  # the name of the array with the checksum
 
 
 def save_per_query(folder: RunFolder, recipe: Recipe, evaluation: Evaluation) -> None:
-    """Save an evaluation's values per query in the run's folder, with a checksum of the evaluator and the seed."""
+    """Save an evaluation's values per query in the run's folder, with a checksum of the evaluator
+    and the seed.
+    """
     arrays = {
         name: np.asarray(values_Q, dtype=np.float64)
         for name, values_Q in evaluation.per_query.items()
@@ -258,10 +271,12 @@ def save_per_query(folder: RunFolder, recipe: Recipe, evaluation: Evaluation) ->
 def restore_evaluation(
     folder: RunFolder, recipe: Recipe, result: Mapping[str, Any], evaluator: Evaluator
 ) -> Evaluation | None:
-    """Restore a run's final evaluation from the run's folder and from `result`, the contents of ``evaluation.json``.
+    """Restore a run's final evaluation from the run's folder and from `result`, the contents of
+    ``evaluation.json``.
 
-    Return None if the evaluator isn't a `RestoringEvaluator`, or if the saved values are missing, from a different
-    evaluator, or lack a new metric of the evaluator. Raise DmlError if the file was changed or damaged.
+    Return None if the evaluator isn't a `RestoringEvaluator`, or if the saved values are missing,
+    from a different evaluator, or lack a new metric of the evaluator. Raise DmlError if the file
+    was changed or damaged.
     """
     if not isinstance(evaluator, RestoringEvaluator) or not folder.per_query.exists():
         return None
@@ -283,7 +298,8 @@ def _checksum(recipe: Recipe) -> str:
 
 
 def select_levels(embedded: Embedded, recipe: Recipe, levels: Sequence[str]) -> Embedded:
-    """Select levels of a run's embeddings in the given order, for example to compare single levels with combinations.
+    """Select levels of a run's embeddings in the given order, for example to compare single levels
+    with combinations.
 
     Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, tables 6 and 7.
 
@@ -328,7 +344,8 @@ def evaluate_selected(
 ) -> Evaluation:
     """Evaluate a run's embeddings, or only some levels or the first `prefix` dimensions.
 
-    If given, `expand` and `rerank` are the options of `RerankingEvaluator`, to expand the queries and to re-rank.
+    If given, `expand` and `rerank` are the options of `RerankingEvaluator`, to expand the queries
+    and to re-rank.
     """
     chosen = select_levels(embedded, recipe, levels) if levels else embedded
     chosen = chosen if prefix is None else select_prefix(chosen, prefix)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _NORMAL = statistics.NormalDist().inv_cdf(0.975)
-# 97.5 % quantiles of Student's distribution for 1, 2, … degrees of freedom; for more, the normal's is within 2 %.
-# Source: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2.
+# 97.5 % quantiles of Student's distribution for 1, 2, … degrees of freedom; for more, the normal's
+# is within 2 %. Source: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2.
 _STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -30,7 +30,9 @@ class Interval(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The standard deviation of runs with equal settings, and the degrees of freedom, at least 1."""
+    """The standard deviation of runs with equal settings, and the degrees of freedom, at least
+    1.
+    """
 
     deviation: float
     degrees: int
@@ -41,15 +43,18 @@ class Spread(NamedTuple):
         return student * self.deviation / math.sqrt(runs)
 
     def half_width_of_difference(self, runs: int) -> float:
-        """Return half the width of the 95 % interval for the difference between two means, ``t · s · √(2 / n)``."""
+        """Return half the width of the 95 % interval for the difference between two means,
+        ``t · s · √(2 / n)``.
+        """
         return math.sqrt(2) * self.half_width(runs)
 
 
 def pool_spread(settings: Sequence[Sequence[float]]) -> Spread | None:
-    """Estimate the spread of runs, which must be equal for all settings; None if all settings have a single run.
+    """Estimate the spread of runs, which must be equal for all settings; None if all settings have
+    a single run.
 
-    ``s² = Σ_j Σ_i (x_ij − x̄_j)² / Σ_j (n_j − 1)`` for the values x_ij of setting j. Use this when settings have only
-    two or three runs, too few to estimate a spread from.
+    ``s² = Σ_j Σ_i (x_ij − x̄_j)² / Σ_j (n_j − 1)`` for the values x_ij of setting j. Use this when
+    settings have only two or three runs, too few to estimate a spread from.
     """
     settings = [values for values in settings if values]
     degrees = sum(len(values) - 1 for values in settings)
@@ -61,7 +66,8 @@ def pool_spread(settings: Sequence[Sequence[float]]) -> Spread | None:
 
 
 def average_runs(values: Sequence[float]) -> Interval:
-    """Average n independent runs, with an interval if n exceeds 1; raise ValueError if runs aren't given.
+    """Average n independent runs, with an interval if n exceeds 1; raise ValueError if runs aren't
+    given.
 
     ``x̄ ± t · s / √n``, with t from Student's distribution with n − 1 degrees of freedom.
 
@@ -76,9 +82,10 @@ def average_runs(values: Sequence[float]) -> Interval:
 
 
 def share_interval(share: float, count: int) -> Interval:
-    """Return the interval of a share p of n = `count` queries in a run, ``p ± 1.96 · √(p(1 − p) / n)``.
+    """Return the interval of a share p of n = `count` queries in a run,
+    ``p ± 1.96 · √(p(1 − p) / n)``.
 
-    Note that the interval describes the random choice of queries, not of runs, and is too narrow, since queries of a
-    class aren't independent.
+    Note that the interval describes the random choice of queries, not of runs, and is too narrow,
+    since queries of a class aren't independent.
     """
     return Interval(share, _NORMAL * math.sqrt(share * (1 - share) / count))

@@ -29,10 +29,12 @@ class Metric:
 
 
 def list_metrics(result: Mapping[str, Any], evaluation: Evaluation | None = None) -> list[Metric]:
-    """List the metrics in `result`, the dictionary of an evaluation, in order, except integers, which are counts.
+    """List the metrics in `result`, the dictionary of an evaluation, in order, except integers,
+    which are counts.
 
-    Pass an `IntervalEvaluation` to get intervals. A metric with a K that exceeds the gallery's size is omitted if the
-    metric is also listed with a K that doesn't; precision@1 is omitted if recall@1 is listed.
+    Pass an `IntervalEvaluation` to get intervals. A metric with a K that exceeds the gallery's size
+    is omitted if the metric is also listed with a K that doesn't; precision@1 is omitted if
+    recall@1 is listed.
     """
     items = result.get("n_gallery", math.inf)
     values = {name: value for name, value in result.items() if isinstance(value, float)}
@@ -64,7 +66,9 @@ def explain(names: Iterable[str]) -> dict[str, str]:
 
 
 def title_of(logged: str) -> str:
-    """Return the title of a logged value: Recall@1 for ``"evaluation/recall@1"``, loss for ``"loss"``."""
+    """Return the title of a logged value: Recall@1 for ``"evaluation/recall@1"``, loss for
+    ``"loss"``.
+    """
     prefix, _, name = logged.partition("/")
     if prefix not in _PREFIXES:
         return logged
@@ -73,7 +77,9 @@ def title_of(logged: str) -> str:
 
 
 def is_count(logged: str) -> bool:
-    """Return whether a logged value is a number of queries or items, which is equal in all evaluations."""
+    """Return whether a logged value is a number of queries or items, which is equal in all
+    evaluations.
+    """
     return logged.rpartition("/")[2] in ("n_queries", "n_unmatched", "n_gallery")
 
 

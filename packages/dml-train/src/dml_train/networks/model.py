@@ -19,7 +19,8 @@ from dml_train.networks import Pooling
 class GeM(nn.Module):
     """Generalised mean over positions, ``mean(x^p)^(1/p)``, with a learned p, initially 3.
 
-    Source: Radenović, Tolias & Chum 2018, Fine-tuning CNN Image Retrieval, Eq. 3; x is clamped from below at 1e-6.
+    Source: Radenović, Tolias & Chum 2018, Fine-tuning CNN Image Retrieval, Eq. 3; x is clamped from
+    below at 1e-6.
     """
 
     def __init__(self) -> None:
@@ -46,20 +47,25 @@ _POOLINGS: dict[Pooling, Callable[[], Callable[[Tensor], Tensor]]] = {
 
 
 class EmbeddingHead(nn.Module):
-    """Head from features to an embedding: pooling over positions, parameter-free LayerNorm, a linear layer.
+    """Head from features to an embedding: pooling over positions, parameter-free LayerNorm, a
+    linear layer.
 
-    Source: Zhai & Wu 2019, Making Classification Competitive for Deep Metric Learning, Sec. 3.4 (the LayerNorm) and
-    Sec. 6.4 (no linear layer). The embedding isn't normalised, since a loss on the sphere normalises it.
+    Source: Zhai & Wu 2019, Making Classification Competitive for Deep Metric Learning, Sec. 3.4
+    (the LayerNorm) and Sec. 6.4 (no linear layer). The embedding isn't normalised, since a loss on
+    the sphere normalises it.
 
     Args:
         num_features: number of features of the backbone, F.
         embedding_dim: dimension of the embedding, D.
-        pooling: "average", "max", "both" (the sum) or "gem"; only features with positions are pooled.
+        pooling: "average", "max", "both" (the sum) or "gem"; only features with positions are
+            pooled.
         layer_norm: whether to normalise each image's pooled features to mean 0 and variance 1.
-        batch_norm: whether to add a final batch norm (no scale and shift), as in Heated-Up Softmax's BN and HBN
-            (Zhang et al. 2018, Sec. 3.3), with batch statistics in training, and running statistics in evaluation.
+        batch_norm: whether to add a final batch norm (no scale and shift), as in Heated-Up
+            Softmax's BN and HBN (Zhang et al. 2018, Sec. 3.3), with batch statistics in training,
+            and running statistics in evaluation.
         bias: whether to add a bias in the linear layer.
-        linear: whether to use a linear layer; if false, the pooled features are used, and D must equal F.
+        linear: whether to use a linear layer; if false, the pooled features are used, and D must
+            equal F.
     """
 
     def __init__(
@@ -96,11 +102,12 @@ class EmbeddingHead(nn.Module):
 class LevelledHead(nn.Module):
     """Heads for features from multiple depths; outputs are concatenated to an embedding.
 
-    The embedding is ``[x_1, …, x_L]`` in training, so that a level's loss sees the rows unchanged (`LevelledLoss`),
-    and ``[x_1/‖x_1‖, …, x_L/‖x_L‖]`` in evaluation, so that a similarity is the mean over the levels.
+    The embedding is ``[x_1, …, x_L]`` in training, so that a level's loss sees the rows unchanged
+    (`LevelledLoss`), and ``[x_1/‖x_1‖, …, x_L/‖x_L‖]`` in evaluation, so that a similarity is the
+    mean over the levels.
 
-    Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3 and 4.3 (L, M, H), where an
-    L2 norm follows the linear layer of every level.
+    Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3 and 4.3 (L, M,
+    H), where an L2 norm follows the linear layer of every level.
 
     Args:
         levels: a head per level, in the order of the backbone's levels.
@@ -125,12 +132,14 @@ class LevelledHead(nn.Module):
 
 
 class LevelledLoss(nn.Module):
-    """The weighted sum of the levels' losses, where the loss of a level sees only this level's part of the embedding.
+    """The weighted sum of the levels' losses, where the loss of a level sees only this level's part
+    of the embedding.
 
     ``Σ_l w_l · loss_l(x_l, labels)`` with ``x = [x_1, …, x_L]``.
 
-    Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3: a loss per layer, here the layers
-    L, M and H. The paper doesn't give weights; the authors' published settings weigh all levels equally.
+    Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3: a loss per
+    layer, here the layers L, M and H. The paper doesn't give weights; the authors' published
+    settings weigh all levels equally.
 
     Args:
         levels: the losses by level, with separate weights and memory.
@@ -144,7 +153,8 @@ class LevelledLoss(nn.Module):
         super().__init__()
         if not len(levels) == len(dims) == len(weights):
             raise ValueError(
-                f"{len(levels)} losses, {len(dims)} dims and {len(weights)} weights; expected equal numbers"
+                f"{len(levels)} losses, {len(dims)} dims and {len(weights)} weights; expected "
+                "equal numbers"
             )
         self.levels = nn.ModuleList(levels)
         self.dims, self.weights = list(dims), list(weights)
@@ -162,8 +172,8 @@ class LevelledLoss(nn.Module):
 class Whitening(nn.Module):
     """PCA whitening of embeddings scaled to length 1: ``components · (x / |x| − mean)``.
 
-    Source: Jégou & Chum 2012, Negative Evidences and Co-occurences in Image Retrieval, Sec. 3.2 (whitening after the
-    mean is subtracted). Computed in float64, which autocast doesn't change.
+    Source: Jégou & Chum 2012, Negative Evidences and Co-occurences in Image Retrieval, Sec. 3.2
+    (whitening after the mean is subtracted). Computed in float64, which autocast doesn't change.
 
     Args:
         mean_D, components_WD: mean and scaled principal directions, in any float type.
@@ -186,14 +196,16 @@ class Whitening(nn.Module):
 class EmbeddingModel(nn.Module):
     """A backbone and a head, from images to embeddings.
 
-    If parameters of the backbone are frozen when the model is built, they stay frozen, and so do the running
-    statistics of frozen batch norms.
+    If parameters of the backbone are frozen when the model is built, they stay frozen, and so do
+    the running statistics of frozen batch norms.
 
     Attributes:
-        backbone_trains: whether the backbone trains, 1 or 0; a schedule may set it (``"model.backbone_trains"``). If 0,
-            the running statistics of batch norms don't change, either.
-        batch_norm_trains: whether batch norms of a training backbone use batch statistics, update running statistics
-            and learn scale and shift, 1 or 0; a schedule may set it. 0 is the frozen batch norm of the papers.
+        backbone_trains: whether the backbone trains, 1 or 0; a schedule may set it
+            (``"model.backbone_trains"``). If 0, the running statistics of batch norms don't change,
+            either.
+        batch_norm_trains: whether batch norms of a training backbone use batch statistics, update
+            running statistics and learn scale and shift, 1 or 0; a schedule may set it. 0 is the
+            frozen batch norm of the papers.
         flips: whether to average the embeddings of an image and the mirror image.
         whitening: applied to embeddings after training; not part of a checkpoint.
     """
@@ -214,7 +226,9 @@ class EmbeddingModel(nn.Module):
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, and update the modes that depend on `backbone_trains` and `batch_norm_trains`."""
+        """Set an attribute, and update the modes that depend on `backbone_trains` and
+        `batch_norm_trains`.
+        """
         changes = name in ("backbone_trains", "batch_norm_trains") and value != getattr(self, name)
         super().__setattr__(name, value)
         if changes:
@@ -261,22 +275,25 @@ class EmbeddingModel(nn.Module):
 
 
 def layers_of(backbone: nn.Module, wanted_by: str) -> list[list[nn.Parameter]]:
-    """List a backbone's parameters by layer, from the first layer to the last; layers don't share parameters.
+    """List a backbone's parameters by layer, from the first layer to the last; layers don't share
+    parameters.
 
-    Raise an `InvalidOption` that names `wanted_by`, the recipe's key that needs layers, if the backbone isn't a
-    `LayeredBackbone`, or doesn't list every parameter once.
+    Raise an `InvalidOption` that names `wanted_by`, the recipe's key that needs layers, if the
+    backbone isn't a `LayeredBackbone`, or doesn't list every parameter once.
     """
     if not isinstance(backbone, LayeredBackbone):
         raise InvalidOption(
-            f"{wanted_by} is given, and the backbone {type(backbone).__name__} doesn't list its layers "
-            f"(dml_core.LayeredBackbone); use timm, bn-inception or small-conv, or omit {wanted_by}"
+            f"{wanted_by} is given, and the backbone {type(backbone).__name__} doesn't list its "
+            "layers (dml_core.LayeredBackbone); use timm, bn-inception or small-conv, or omit "
+            f"{wanted_by}"
         )
     layers = [list(layer) for layer in backbone.parameters_by_layer()]
     listed = [id(parameter) for layer in layers for parameter in layer]
     if sorted(listed) != sorted(id(parameter) for parameter in backbone.parameters()):
         raise InvalidOption(
-            f"{wanted_by} is given, and parameters_by_layer() of {type(backbone).__name__} lists {len(listed)} "
-            f"parameters; expected each of its {sum(1 for _ in backbone.parameters())} once"
+            f"{wanted_by} is given, and parameters_by_layer() of {type(backbone).__name__} lists "
+            f"{len(listed)} parameters; expected each of its "
+            f"{sum(1 for _ in backbone.parameters())} once"
         )
     return layers
 
@@ -289,7 +306,8 @@ def freeze_early_layers(backbone: nn.Module, trained: int) -> None:
     layers = layers_of(backbone, "training.trained_layers")
     if trained > len(layers):
         raise InvalidOption(
-            f"training.trained_layers is {trained}; expected at most {len(layers)}, the layers of the backbone"
+            f"training.trained_layers is {trained}; expected at most {len(layers)}, the layers of "
+            "the backbone"
         )
     for layer in layers[: len(layers) - trained]:
         for parameter in layer:

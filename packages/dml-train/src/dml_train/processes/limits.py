@@ -1,4 +1,6 @@
-"""Limits for counts in commands; a larger number is almost certainly a typo, and could exhaust the memory."""
+"""Limits for counts in commands; a larger number is almost certainly a typo, and could exhaust the
+memory.
+"""
 
 from __future__ import annotations
 

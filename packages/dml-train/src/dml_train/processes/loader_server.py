@@ -1,7 +1,8 @@
-"""Unblock signals in processes that aren't loaders; only the server that forks loaders imports this module.
+"""Unblock signals in processes that aren't loaders; only the server that forks loaders imports this
+module.
 
-The server blocks SIGTERM and SIGINT so that loaders inherit the mask. If other children inherited it, too,
-`Process.terminate` would be ignored.
+The server blocks SIGTERM and SIGINT so that loaders inherit the mask. If other children inherited
+it, too, `Process.terminate` would be ignored.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Loader processes of a run: they ignore signals to stop, and end when the parent process ends.
 
-Schedulers, terminals and torchrun send SIGTERM and SIGINT to all processes of a run. The run then finishes the step and
-saves, so it still needs batches from the loaders and the fork server. Both therefore inherit a mask that
-blocks these signals from the start. The server may also fork processes for other libraries; these unblock the signals
-before they start (`dml_train.processes.loader_server`).
+Schedulers, terminals and torchrun send SIGTERM and SIGINT to all processes of a run. The run then
+finishes the step and saves, so it still needs batches from the loaders and the fork server. Both
+therefore inherit a mask that blocks these signals from the start. The server may also fork
+processes for other libraries; these unblock the signals before they start
+(`dml_train.processes.loader_server`).
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Loader(ContextProcess):
 class LoaderContext(Context):
     """A `multiprocessing` context for loader processes.
 
-    They aren't forked from this process, since a fork would copy locks that other threads hold (the evaluator's,
-    OpenMP's).
+    They aren't forked from this process, since a fork would copy locks that other threads hold (the
+    evaluator's, OpenMP's).
     """
 
     Process = Loader
@@ -55,9 +56,12 @@ class LoaderContext(Context):
 
 @contextmanager
 def block_signals_for_loaders() -> Iterator[None]:
-    """Block SIGTERM and SIGINT while loaders start, so that loaders inherit the mask; deliver signals afterwards."""
+    """Block SIGTERM and SIGINT while loaders start, so that loaders inherit the mask; deliver
+    signals afterwards.
+    """
     if sys.platform != "win32":
-        resource_tracker.ensure_running()  # now, since starting it later would unblock the signals (Python 3.11)
+        # now, since starting it later would unblock the signals (Python 3.11)
+        resource_tracker.ensure_running()
     previous = block_signals()
     try:
         yield
@@ -68,7 +72,8 @@ def block_signals_for_loaders() -> Iterator[None]:
 def end_with_parent() -> None:
     """End this process when the parent ends, even if the parent was killed.
 
-    torch's workers also watch their parent, but this is the fork server, which ends only after all children have ended.
+    torch's workers also watch their parent, but this is the fork server, which ends only after all
+    children have ended.
     """
     parent = parent_process()
     assert parent is not None

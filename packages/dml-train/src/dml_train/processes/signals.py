@@ -31,7 +31,9 @@ def handle_signals(
 
 
 def block_signals() -> set[signal.Signals | int]:
-    """Block SIGTERM and SIGINT in this thread, and return the previous mask. On Windows, return an empty set."""
+    """Block SIGTERM and SIGINT in this thread, and return the previous mask. On Windows, return an
+    empty set.
+    """
     return (
         set() if sys.platform == "win32" else signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     )

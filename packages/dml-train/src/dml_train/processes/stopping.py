@@ -1,4 +1,6 @@
-"""Stop a run between steps, with a checkpoint, on SIGTERM, Ctrl-C, or the death of the ranks' launcher."""
+"""Stop a run between steps, with a checkpoint, on SIGTERM, Ctrl-C, or the death of the ranks'
+launcher.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ class Interrupted(Exception):
 
     Args:
         message: should say which work was stopped, and how to resume it.
-        signal_number: number of the signal; the `dml` command adds 128 to get the exit code, like a shell.
+        signal_number: number of the signal; the `dml` command adds 128 to get the exit code, like a
+            shell.
         arguments: see `DmlError`.
     """
 
@@ -36,12 +39,15 @@ class Interrupted(Exception):
 
 
 class RunInterrupted(Interrupted):
-    """A stop of a run by a signal, after saving a checkpoint at optimizer step `step` in the run's `folder`."""
+    """A stop of a run by a signal, after saving a checkpoint at optimizer step `step` in the run's
+    `folder`.
+    """
 
     def __init__(self, signal_number: int, step: int, folder: Path) -> None:
         name = signal.Signals(signal_number).name
         super().__init__(
-            f"stopped by {name} after step {step}; a checkpoint is saved: resume the run in {folder}",
+            f"stopped by {name} after step {step}; a checkpoint is saved: resume the run in "
+            f"{folder}",
             signal_number,
             arguments=("resume",),
         )
@@ -71,8 +77,9 @@ def record_stop_signals(*, second_interrupts: bool = True) -> Iterator[StopReque
     """Record SIGTERM and SIGINT in the main thread instead of stopping immediately.
 
     Args:
-        second_interrupts: whether SIGINT raises KeyboardInterrupt if a signal is already recorded. Should not be used
-            with ranks, which can receive Ctrl-C twice, from terminal and launcher.
+        second_interrupts: whether SIGINT raises KeyboardInterrupt if a signal is already recorded.
+            Should not be used with ranks, which can receive Ctrl-C twice, from terminal and
+            launcher.
     """
     request = StopRequest()
 
@@ -86,10 +93,11 @@ def record_stop_signals(*, second_interrupts: bool = True) -> Iterator[StopReque
 
 
 def wake_at_death_of_parent() -> None:
-    """Let Linux send this process a SIGCONT when the parent ends, since a suspended process can't watch the parent.
+    """Let Linux send this process a SIGCONT when the parent ends, since a suspended process can't
+    watch the parent.
 
-    A running process ignores the signal. On other systems, this function has no effect. The calling thread must live as
-    long as the process.
+    A running process ignores the signal. On other systems, this function has no effect. The calling
+    thread must live as long as the process.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
@@ -97,17 +105,20 @@ def wake_at_death_of_parent() -> None:
 
 @contextmanager
 def end_with_launcher(launcher: int, seconds_between_looks: float = 1.0) -> Iterator[None]:
-    """Send this rank a SIGTERM when the process that launched it dies; on Linux, even if this rank is suspended.
+    """Send this rank a SIGTERM when the process that launched it dies; on Linux, even if this rank
+    is suspended.
 
-    torchrun's agent and ``dml train --nproc`` forward a SIGTERM, but can't if they are killed with SIGKILL. They start
-    ranks as children and as leaders of sessions. Only such a process should watch the parent. Any other process must
-    survive the end of the parent, for example of a shell on logout.
+    torchrun's agent and ``dml train --nproc`` forward a SIGTERM, but can't if they are killed with
+    SIGKILL. They start ranks as children and as leaders of sessions. Only such a process should
+    watch the parent. Any other process must survive the end of the parent, for example of a shell
+    on logout.
 
     Args:
         launcher: the id of the process that launched this rank.
         seconds_between_looks: interval at which to check the parent.
     """
-    import torch.distributed as dist  # here, since the `dml` command imports this module for its exceptions
+    # here, since the `dml` command imports this module for its exceptions
+    import torch.distributed as dist
 
     if not (dist.is_torchelastic_launched() and os.getsid(0) == os.getpid()):
         yield
@@ -116,7 +127,8 @@ def end_with_launcher(launcher: int, seconds_between_looks: float = 1.0) -> Iter
     wake_at_death_of_parent()
 
     def watch() -> None:
-        # Poll, since this works everywhere. Linux could send SIGTERM, but sends it when the parent's thread ends.
+        # Poll, since this works everywhere. Linux could send SIGTERM, but sends it when the
+        # parent's thread ends.
         while not over.wait(seconds_between_looks):
             if os.getppid() != launcher:
                 os.killpg(

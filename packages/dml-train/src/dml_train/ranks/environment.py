@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-LAUNCHED = "DML_LAUNCHED"  # the id of the `dml` process that launched this rank and reports the rank's errors
+# the id of the `dml` process that launched this rank and reports the rank's errors
+LAUNCHED = "DML_LAUNCHED"
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # torch reads a rank's error message from this file
 
 
@@ -26,8 +27,9 @@ def was_restarted() -> bool:
 def find_launcher() -> int:
     """Return the id of the process that launched this rank.
 
-    This is the id that `dml_train.ranks.launch` passes to ranks, since the current parent is a different process if the
-    launcher died while the rank imported torch. With other launchers, it is the current parent.
+    This is the id that `dml_train.ranks.launch` passes to ranks, since the current parent is a
+    different process if the launcher died while the rank imported torch. With other launchers, it
+    is the current parent.
     """
     return int(os.environ.get(LAUNCHED, os.getppid()))
 

@@ -1,4 +1,6 @@
-"""`dml train --nproc`: run torchrun on this machine, and report errors of ranks as messages of the `dml` command."""
+"""`dml train --nproc`: run torchrun on this machine, and report errors of ranks as messages of the
+`dml` command.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ from dml_train.ranks.ranks import LOST_RANK
 def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -> None:
     """Run ``dml`` with these arguments as `nproc` ranks, and wait for all ranks to end.
 
-    torchrun forwards SIGTERM and SIGINT to the ranks, and kills ranks that haven't saved and ended after `timeout`
-    seconds. Environment variables of torchrun (``PET_...``) take precedence.
+    torchrun forwards SIGTERM and SIGINT to the ranks, and kills ranks that haven't saved and ended
+    after `timeout` seconds. Environment variables of torchrun (``PET_...``) take precedence.
 
     Args:
         nproc: number of ranks; when GPUs are present, ranks use different GPUs.
@@ -43,7 +45,8 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
     # Divide the cores between ranks on the CPU.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(math.ceil(timeout)))
-    # Don't forward SIGHUP: it ends this process, and the ranks then save (except under nohup, which ignores it).
+    # Don't forward SIGHUP: it ends this process, and the ranks then save (except under nohup, which
+    # ignores it).
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT")
     with TemporaryDirectory(prefix="dml-ranks-") as logs:
         options = [
@@ -68,13 +71,16 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
 
 
 def _raise_failure(failures: Mapping[int, ProcessFailure], nproc: int, folder: Path) -> NoReturn:
-    """Raise the error of the rank that failed first; if a signal stopped it, exit with this rank's code."""
+    """Raise the error of the rank that failed first; if a signal stopped it, exit with this rank's
+    code.
+    """
     messages = {
         rank: str(failure.error_file_data["message"])
         for rank, failure in failures.items()
         if failure.exitcode == 2 and failure.error_file_data.get("message")
     }
-    # torchrun ends the other ranks with SIGTERM. Note that a rank may report a lost peer before the peer reports why.
+    # torchrun ends the other ranks with SIGTERM. Note that a rank may report a lost peer before the
+    # peer reports why.
     killed = [
         rank for rank, f in failures.items() if f.exitcode < 0 and f.exitcode != -signal.SIGTERM
     ]
@@ -92,6 +98,7 @@ def _raise_failure(failures: Mapping[int, ProcessFailure], nproc: int, folder: P
         else f"failed ({failure.exitcode})"
     )
     raise DmlError(
-        f"rank {rank} of {nproc} {cause}, and the others were stopped; resume from the last checkpoint in {folder}",
+        f"rank {rank} of {nproc} {cause}, and the others were stopped; resume from the last "
+        f"checkpoint in {folder}",
         arguments=("resume",),
     )

@@ -1,8 +1,9 @@
 """Parts of a checkpoint: a file per rank, with the rank's rows of the tensors that ranks share.
 
-The files have torch.distributed.checkpoint's safetensors format: the metadata ``DCP_SHARDING_INFO`` gives the position
-of the first row in the full tensor. Use `HuggingFaceStorageReader` of torch.distributed.checkpoint to read the folder
-with other programs. The files don't use pickle, so reading can't run code.
+The files have torch.distributed.checkpoint's safetensors format: the metadata ``DCP_SHARDING_INFO``
+gives the position of the first row in the full tensor. Use `HuggingFaceStorageReader` of
+torch.distributed.checkpoint to read the folder with other programs. The files don't use pickle, so
+reading can't run code.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class OwnRows(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Rows `first` to `last` - 1 of a tensor in a file; `rows` is a safetensors slice, read on demand."""
+    """Rows `first` to `last` - 1 of a tensor in a file; `rows` is a safetensors slice, read on
+    demand.
+    """
 
     first: int
     last: int
@@ -46,7 +49,8 @@ def part_name(rank: int, world_size: int) -> str:
 
 
 def write_part(path: Path, rows: Mapping[str, OwnRows]) -> FileRecord:
-    """Write and sync a file of rows, and return the entry for the manifest; only tensors on a GPU are copied.
+    """Write and sync a file of rows, and return the entry for the manifest; only tensors on a GPU
+    are copied.
 
     Raise an OSError or SafetensorError if the write fails.
     """
@@ -87,11 +91,13 @@ class Parts:
             ends = [0, *(piece.last for piece in pieces)]
             if any(piece.first != end for piece, end in zip(pieces, ends, strict=False)):
                 raise DmlError(
-                    f"{folder} contains wrong rows of {name}; expected rows 0 to {ends[-1] - 1}, each once"
+                    f"{folder} contains wrong rows of {name}; expected rows 0 to {ends[-1] - 1}, "
+                    "each once"
                 )
 
     def read(self, name: str, placeholder: Tensor, first: int, last: int) -> Tensor:
-        """Read rows of a tensor, on the CPU; raise a `DmlError` if the parts don't have such a tensor.
+        """Read rows of a tensor, on the CPU; raise a `DmlError` if the parts don't have such a
+        tensor.
 
         Args:
             name: the tensor's path in the state.
@@ -105,8 +111,8 @@ class Parts:
         fits = all((rows.dtype, rows.shape[1:]) == (empty.dtype, empty.shape[1:]) for rows in found)
         if not pieces or pieces[-1].last != len(placeholder) or not fits:
             raise DmlError(
-                f"{self._folder} doesn't contain all rows of {name}, which the checkpoint's state expects with shape "
-                f"{tuple(placeholder.shape)} and dtype {placeholder.dtype}"
+                f"{self._folder} doesn't contain all rows of {name}, which the checkpoint's state "
+                f"expects with shape {tuple(placeholder.shape)} and dtype {placeholder.dtype}"
             )
         # Copy the rows, since they are mapped from files that the run may remove.
         return torch.cat([empty, *found])

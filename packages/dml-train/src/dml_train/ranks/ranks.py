@@ -1,8 +1,8 @@
 """Ranks: processes that take steps together, started by torchrun or by ``dml train --nproc``.
 
-A rank embeds a part of the global batch, gathers all rows, and computes the loss of this batch. A loss, and any
-queue in it, therefore sees identical rows in the same order on every rank and doesn't need code for ranks. W ranks take
-the same steps as a single process, up to rounding.
+A rank embeds a part of the global batch, gathers all rows, and computes the loss of this batch. A
+loss, and any queue in it, therefore sees identical rows in the same order on every rank and doesn't
+need code for ranks. W ranks take the same steps as a single process, up to rounding.
 
 Shapes: `W` ranks, `R` rows per rank, `B` = W · R rows of the global batch, `D` embedding dimension.
 """
@@ -26,8 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 from dml_core import DmlError
 
 LOST_RANK = "lost another rank"  # part of a rank's error when a peer died
-# References to the groups that this process left. Dropping the last reference joins gloo's threads while holding
-# the GIL, but a thread that is releasing a tensor may wait for the GIL, which is a deadlock (torch 2.11).
+# References to the groups that this process left. Dropping the last reference joins gloo's threads
+# while holding the GIL, but a thread that is releasing a tensor may wait for the GIL, which is a
+# deadlock (torch 2.11).
 _left_groups: list[dist.ProcessGroup | None] = []
 T = TypeVar("T")
 Number = TypeVar("Number", bound=np.number[Any])
@@ -61,7 +62,8 @@ class Ranks:
         """Wrap the model for training, so that gradients are averaged over the ranks."""
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
-        # A forward pass begins with the first rank's buffers; `Replica` shares them again when the step ends.
+        # A forward pass begins with the first rank's buffers; `Replica` shares them again when the
+        # step ends.
         replica: nn.Module = DistributedDataParallel(model, gradient_as_bucket_view=True)
         return replica
 
@@ -69,14 +71,17 @@ class Ranks:
     def sum_gradients(self, replicated: Iterable[nn.Parameter]) -> None:
         """Turn the gradients of a replicated model from means over the ranks into sums.
 
-        Scaling the loss instead would make float16 gradients of activations overflow with a large number of ranks.
+        Scaling the loss instead would make float16 gradients of activations overflow with a large
+        number of ranks.
         """
         gradients = [parameter.grad for parameter in replicated if parameter.grad is not None]
         if gradients:
             torch._foreach_mul_(gradients, self.world_size)
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Average gradients that all ranks computed, so that all ranks use identical bits despite GPU atomics."""
+        """Average gradients that all ranks computed, so that all ranks use identical bits despite
+        GPU atomics.
+        """
         if self.world_size == 1:
             return
         for parameter in parameters:
@@ -90,7 +95,9 @@ class Ranks:
             values /= self.world_size
 
     def run_on_first(self, function: Callable[[], T]) -> T:
-        """Run the function only on the first rank; on all ranks, return the result, or raise the `DmlError`."""
+        """Run the function only on the first rank; on all ranks, return the result, or raise the
+        `DmlError`.
+        """
         if self.world_size == 1:
             return function()
         outcome: list[Any] = [None, None]
@@ -131,7 +138,9 @@ class Ranks:
         return sums
 
     def gather_object(self, part: T) -> list[T]:
-        """Gather the parts of all ranks on the first rank, in rank order; other ranks receive an empty list."""
+        """Gather the parts of all ranks on the first rank, in rank order; other ranks receive an
+        empty list.
+        """
         if self.world_size == 1:
             return [part]
         parts: list[Any] = [None] * self.world_size if self.is_first else []
@@ -143,14 +152,18 @@ SINGLE_PROCESS = Ranks()
 
 
 class DelayedMaximum:
-    """The maximum of a number over all ranks, returned by the next call, so that the exchange overlaps with a step."""
+    """The maximum of a number over all ranks, returned by the next call, so that the exchange
+    overlaps with a step.
+    """
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self._pending: tuple[Tensor, Any] | None = None
 
     def __call__(self, number: int) -> int:
-        """Send `number`; return the maximum of the numbers sent by the previous call. A single rank gets `number`."""
+        """Send `number`; return the maximum of the numbers sent by the previous call. A single rank
+        gets `number`.
+        """
         if self._ranks.world_size == 1:
             return number
         previous = 0
@@ -182,7 +195,8 @@ def join_ranks(timeout: float) -> Iterator[Ranks]:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
         store, *_ = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
-        # torchrun's store outlives a restart. Use a prefix per attempt, so that ranks don't read a dead rank's address.
+        # torchrun's store outlives a restart. Use a prefix per attempt, so that ranks don't read a
+        # dead rank's address.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         dist.init_process_group(
             backend,

@@ -1,7 +1,8 @@
 """Parameters of the loss that are sharded over the ranks by rows, in training and in a checkpoint.
 
-A rank saves only local rows; the state contains a placeholder of the tensor's shape and dtype, on device ``meta``. A
-run can resume on any number of ranks. A single rank holds all rows, and saves the tensor in the state.
+A rank saves only local rows; the state contains a placeholder of the tensor's shape and dtype, on
+device ``meta``. A run can resume on any number of ranks. A single rank holds all rows, and saves
+the tensor in the state.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from dml_train.ranks.ranks import Ranks
 
 
 class SavedState(NamedTuple):
-    """The state of loss and optimizer to save in a checkpoint, and the rows of this rank to save separately.
+    """The state of loss and optimizer to save in a checkpoint, and the rows of this rank to save
+    separately.
 
-    `rows` are keyed by the placeholder's path: ``"loss/loss.class_weights"``, ``"optimizer/state/3/exp_avg"``.
+    `rows` are keyed by the placeholder's path: ``"loss/loss.class_weights"``,
+    ``"optimizer/state/3/exp_avg"``.
     """
 
     loss: dict[str, Any]
@@ -35,7 +38,8 @@ class Shards:
 
     Args:
         loss: a loss; the `ShardedLoss` modules in it, if any, list the sharded parameters.
-        optimizer: the optimizer of these parameters; state tensors with the parameter's row count are sharded, too.
+        optimizer: the optimizer of these parameters; state tensors with the parameter's row count
+            are sharded, too.
         ranks: the ranks that train together.
     """
 
@@ -69,7 +73,9 @@ class Shards:
         return torch.amp.GradScaler(device.type, enabled=enabled)
 
     def clip(self, parameters: list[nn.Parameter], limit: float) -> Tensor:
-        """Clip the norm of all gradients, over the rows of all ranks, to `limit`; return the norm before clipping."""
+        """Clip the norm of all gradients, over the rows of all ranks, to `limit`; return the norm
+        before clipping.
+        """
         norm = gradient_norm(self.select_unsharded(parameters))
         if self:
             sharded = [parameter for parameter in parameters if id(parameter) in self._names]
@@ -80,7 +86,9 @@ class Shards:
         return norm
 
     def split_state(self) -> SavedState:
-        """Split the state into the part common to all ranks and this rank's rows; this doesn't communicate or copy."""
+        """Split the state into the part common to all ranks and this rank's rows; this doesn't
+        communicate or copy.
+        """
         rows: dict[str, OwnRows] = {}
 
         def take(part: Tensor, name: str, path: str) -> Tensor:
@@ -106,8 +114,8 @@ class Shards:
     def load_state(self, loss: dict[str, Any], optimizer: dict[str, Any], stored: Parts) -> None:
         """Load this rank's rows of a state that was saved on any number of ranks.
 
-        The optimizer keeps the current hyper-parameters (momentum, betas, …). Raise a ValueError if a different kind of
-        optimizer saved the state, or the number of rows is different.
+        The optimizer keeps the current hyper-parameters (momentum, betas, …). Raise a ValueError if
+        a different kind of optimizer saved the state, or the number of rows is different.
 
         Args:
             loss, optimizer: the parts of a `SavedState`; changed in place.
@@ -130,7 +138,8 @@ class Shards:
                         value, name, f"optimizer/state/{index}/{key}", stored
                     )
                 elif self and isinstance(value, Tensor):
-                    # Copy the tensor, since the mapped checkpoint file may be removed during the run.
+                    # Copy the tensor, since the mapped checkpoint file may be removed during the
+                    # run.
                     state[key] = value.clone()
         self._loss.load_state_dict(loss)
         self._optimizer.load_state_dict({**optimizer, "param_groups": groups})
@@ -147,7 +156,9 @@ class Shards:
         }
 
     def _own_rows(self, value: Tensor, name: str, path: str, stored: Parts) -> Tensor:
-        """Copy or read this rank's rows of a saved tensor; all rows if the parameter isn't sharded."""
+        """Copy or read this rank's rows of a saved tensor; all rows if the parameter isn't
+        sharded.
+        """
         first, last = 0, len(value)
         if name in self._rows:
             first, total = self._rows[name]
@@ -171,7 +182,10 @@ def _has_rows(value: object, rows: int) -> bool:
 
 
 def gradient_norm(parameters: list[nn.Parameter]) -> Tensor:
-    """Compute the L2 norm of all gradients as a single vector; sum sparse rows with equal index first."""
+    """Compute the L2 norm of all gradients as a single vector; sum sparse rows with equal index
+    first.
+    """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    # Use the coalesced values of a sparse gradient, since torch 2.11 can't compute norms of sparse tensors.
+    # Use the coalesced values of a sparse gradient, since torch 2.11 can't compute norms of sparse
+    # tensors.
     return get_total_norm([g.coalesce().values() if g.is_sparse else g for g in gradients])

@@ -33,7 +33,8 @@ _COMPONENTS: Mapping[str, Kind] = {
 def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the recipe") -> Recipe:
     """Check a TOML document and return the recipe with all defaults.
 
-    Raise a `DmlError` if there are mistakes; the message lists all mistakes with the key and the expected value.
+    Raise a `DmlError` if there are mistakes; the message lists all mistakes with the key and the
+    expected value.
 
     Args:
         document: the resolved document (see `dml_train.recipe.loading.read`); not changed.
@@ -71,7 +72,9 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
 
 
 def find_old_keys(table: Mapping[str, Any], registry: Registry) -> InvalidOption | None:
-    """Describe former keys of metrics in an evaluator's table, unless the evaluator defines such options."""
+    """Describe former keys of metrics in an evaluator's table, unless the evaluator defines such
+    options.
+    """
     found = [key for key in OLD_METRIC_KEYS if key in table]
     name = table.get("name")
     if not found or not isinstance(name, str) or name not in registry.entries("evaluators"):
@@ -82,24 +85,29 @@ def find_old_keys(table: Mapping[str, Any], registry: Registry) -> InvalidOption
     names = ", ".join(f'"{OLD_METRIC_KEYS[key]}"' for key in found)
     keys = " and ".join(map(repr, found))
     return InvalidOption(
-        f"[evaluation] has {keys}; expected the names of all metrics in one list: metrics = [{names}]"
+        f"[evaluation] has {keys}; expected the names of all metrics in one list: metrics = "
+        f"[{names}]"
     )
 
 
 def _check_selection(recipe: Recipe, metrics: Any, origin: str) -> None:
-    """Check that the evaluator measures the metric that selects weights, if all metrics have known names."""
+    """Check that the evaluator measures the metric that selects weights, if all metrics have known
+    names.
+    """
     metric = recipe.validation.metric
     if not recipe.validation.selects or not isinstance(metrics, list) or metric in metrics:
         return
     if all(isinstance(name, str) and metric_family(name) for name in metrics):
         raise InvalidOption(
-            f"{origin}: validation.metric is {metric!r}{nearest(metric, metrics)} evaluation.metrics: "
-            f"{', '.join(metrics)}"
+            f"{origin}: validation.metric is {metric!r}{nearest(metric, metrics)} "
+            f"evaluation.metrics: {', '.join(metrics)}"
         )
 
 
 def _component_tables(document: Mapping[str, Any]) -> list[tuple[Kind, Mapping[str, Any]]]:
-    """List the components' tables in the document, even if other parts of the document are wrong."""
+    """List the components' tables in the document, even if other parts of the document are
+    wrong.
+    """
     given = {name: table for name, table in document.items() if isinstance(table, Mapping)}
     found = [(kind, given[name]) for name, kind in _COMPONENTS.items() if name in given]
     of_the_recipe = Evaluation.model_fields.keys() - {"name"}
@@ -164,7 +172,9 @@ def _message(details: ErrorDetails, document: Mapping[str, Any]) -> str:
 
 
 def _tables_with(key: str, document: Mapping[str, Any]) -> list[str]:
-    """List the dotted keys ``TABLE.key`` that exist in recipes in general, or in a table of this document."""
+    """List the dotted keys ``TABLE.key`` that exist in recipes in general, or in a table of this
+    document.
+    """
     found = [f"{name}.{key}" for name, table in list_tables().items() if key in table.model_fields]
     given = {name: table for name, table in document.items() if isinstance(table, Mapping)}
     return list(

@@ -1,12 +1,14 @@
 """Merge a recipe with the recipe that it extends, so that a recipe need only state differences.
 
-Use the key ``extends = "memvir/norm-softmax-cub"`` to name a recipe's parent: a bundled recipe, or a path
-that ends in ``.toml``, relative to the file. The child is merged into the parent's document:
+Use the key ``extends = "memvir/norm-softmax-cub"`` to name a recipe's parent: a bundled recipe, or
+a path that ends in ``.toml``, relative to the file. The child is merged into the parent's document:
 
-- A table is merged key by key. If the child sets a different ``name`` (for a component) or ``kind`` (for a schedule),
-  the child's table replaces the parent's, since options of a different component are meaningless.
+- A table is merged key by key. If the child sets a different ``name`` (for a component) or ``kind``
+  (for a schedule), the child's table replaces the parent's, since options of a different component
+  are meaningless.
 - Any other value, also an array, replaces the parent's value.
-- ``drop = ["training.epochs", "schedule.'loss.alpha'"]`` first removes keys or tables from the parent's document.
+- ``drop = ["training.epochs", "schedule.'loss.alpha'"]`` first removes keys or tables from the
+  parent's document.
 
 The result is a complete document that doesn't use `extends`.
 """
@@ -41,7 +43,9 @@ class Source:
 
 
 def read_source(source: str | Path) -> Source:
-    """Read a recipe by path or bundled name; raise a `DmlError` if the recipe doesn't exist, or isn't UTF-8."""
+    """Read a recipe by path or bundled name; raise a `DmlError` if the recipe doesn't exist, or
+    isn't UTF-8.
+    """
     path = Path(source)
     if path.suffix == ".toml" or path.is_file():
         return _read(str(path), path)
@@ -59,7 +63,8 @@ def read_source(source: str | Path) -> Source:
 def read_chain(source: str | Path) -> list[Source]:
     """Read a recipe, the parent, and so on, up to a recipe that doesn't use `extends`.
 
-    Raise a `DmlError` if a recipe can't be read (see `read_source`), or extends itself directly or indirectly.
+    Raise a `DmlError` if a recipe can't be read (see `read_source`), or extends itself directly or
+    indirectly.
     """
     chain = [read_source(source)]
     seen: set[str] = set()
@@ -68,7 +73,8 @@ def read_chain(source: str | Path) -> list[Source]:
         identity = str(child.path.resolve()) if child.path else child.name
         if identity in seen:
             raise InvalidOption(
-                f"recipes extend each other in a circle: {_arrows(chain)}; remove extends from one recipe"
+                f"recipes extend each other in a circle: {_arrows(chain)}; remove extends from one "
+                "recipe"
             )
         seen.add(identity)
         parent = child.document.get(EXTENDS)
@@ -102,7 +108,9 @@ def resolve(chain: list[Source]) -> dict[str, Any]:
 
 
 def merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parent's table with the child's table merged into it; the arguments don't change."""
+    """Return the parent's table with the child's table merged into it; the arguments don't
+    change.
+    """
     merged = dict(parent)
     for key, value in child.items():
         inherited = parent.get(key)
@@ -116,7 +124,9 @@ def merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]
 
 
 def split_key(key: str) -> list[str]:
-    """Split a dotted TOML key, such as ``schedule."optimizer.lr".end``; raise an `InvalidOption` if it is not valid."""
+    """Split a dotted TOML key, such as ``schedule."optimizer.lr".end``; raise an `InvalidOption` if
+    it is not valid.
+    """
     try:
         table = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError as error:
@@ -132,7 +142,9 @@ def split_key(key: str) -> list[str]:
 
 
 def remove(document: dict[str, Any], key: str) -> None:
-    """Remove a dotted key or a table from a document; raise an `InvalidOption` if the document doesn't have it."""
+    """Remove a dotted key or a table from a document; raise an `InvalidOption` if the document
+    doesn't have it.
+    """
     parts = split_key(key)
     owner, value = document, document
     for part in parts:
@@ -147,7 +159,9 @@ def remove(document: dict[str, Any], key: str) -> None:
 
 
 def _read(name: str, path: Path | None) -> Source:
-    """Read a recipe from `path`, or the bundled recipe `name` if a path isn't given, and check `extends` and `drop`."""
+    """Read a recipe from `path`, or the bundled recipe `name` if a path isn't given, and check
+    `extends` and `drop`.
+    """
     try:
         text = path.read_text(encoding="utf-8") if path else bundled_text(name)
         document = tomllib.loads(text)

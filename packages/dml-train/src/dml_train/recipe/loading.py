@@ -23,12 +23,14 @@ def load_recipe(
 
     Args:
         source: a path, or the name of a bundled recipe.
-        overrides: changes to make after `extends` is resolved, as a mapping, ``{"loss.scale": 32}``, or as in the
-            command's ``--set``, ``["loss.scale=32"]``.
-        registry: provides the components' names and options; default: the components of all installed plugins.
+        overrides: changes to make after `extends` is resolved, as a mapping,
+            ``{"loss.scale": 32}``, or as in the command's ``--set``, ``["loss.scale=32"]``.
+        registry: provides the components' names and options; default: the components of all
+            installed plugins.
 
     Raises:
-        DmlError: if the recipe can't be read (see `read`), or is invalid (see `dml_train.recipe.checking.parse`).
+        DmlError: if the recipe can't be read (see `read`), or is invalid (see
+            `dml_train.recipe.checking.parse`).
 
     Example:
         >>> from dml_train import load_recipe
@@ -42,7 +44,8 @@ def load_recipe(
 def read(
     source: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()
 ) -> tuple[dict[str, Any], str]:
-    """Read a recipe, resolve `extends` and apply overrides; return the unchecked document, and a name for messages.
+    """Read a recipe, resolve `extends` and apply overrides; return the unchecked document, and a
+    name for messages.
 
     See `load_recipe` for the arguments, and `read_chain`, `resolve` and `assign` for the errors.
     """
@@ -71,8 +74,9 @@ def read(
 def assign(document: dict[str, Any], override: str) -> None:
     """Apply ``KEY=VALUE`` to a TOML document; a value that isn't TOML is a string.
 
-    The value replaces the previous value, even a table. For example, ``loss={name="arc-face"}`` removes all
-    options of the previous loss. Raise an `InvalidOption` unless there is an ``=`` and a single key; see `set_value`.
+    The value replaces the previous value, even a table. For example, ``loss={name="arc-face"}``
+    removes all options of the previous loss. Raise an `InvalidOption` unless there is an ``=`` and
+    a single key; see `set_value`.
     """
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
@@ -89,7 +93,8 @@ def assign(document: dict[str, Any], override: str) -> None:
 def set_value(document: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key in a TOML document, and replace the previous value.
 
-    Raise an `InvalidOption` if the key isn't a dotted TOML key, or a part of the key names a value that isn't a table.
+    Raise an `InvalidOption` if the key isn't a dotted TOML key, or a part of the key names a value
+    that isn't a table.
     """
     try:
         *tables, last = split_key(key)

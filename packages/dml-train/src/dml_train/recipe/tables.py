@@ -48,7 +48,8 @@ OLD_METRIC_KEYS = {
 class Table(BaseModel):
     """A table of a recipe, which must not have unknown keys or values of a wrong type.
 
-    The text below a key documents the key in `dml recipes --keys` and docs/reference/recipe-tables.md.
+    The text below a key documents the key in `dml recipes --keys` and
+    docs/reference/recipe-tables.md.
     """
 
     model_config = ConfigDict(
@@ -85,12 +86,14 @@ class Training(Table):
     freeze_batch_norm: bool = False
     """don't train the backbone's batch norms or update their statistics"""
     trained_layers: Annotated[int, Field(ge=0)] | None = None
-    """train only the last N layers of the backbone; the other layers keep weights and batch-norm statistics, and are
-    not given to the optimizer"""
+    """train only the last N layers of the backbone; the other layers keep weights and batch-norm
+    statistics, and are not given to the optimizer"""
     sync_batch_norm: bool = False
     """share batch-norm statistics over ranks"""
     views: Annotated[int, Field(ge=1, le=64)] = 1
-    """number of different augmentations of each image that the sampler draws; the batch is larger by this factor"""
+    """number of different augmentations of each image that the sampler draws; the batch is larger
+    by this factor
+    """
     micro_batch: Annotated[int, Field(ge=1)] | None = None
     """number of images per forward pass, to save memory; the gradient doesn't change"""
     compile: bool = False
@@ -116,7 +119,8 @@ def _variant(value: object) -> str:
     return _LIST if isinstance(value, list) else _SCALAR
 
 
-# Pydantic chooses the variant by the tag, so that it reports only errors of this variant. Locations contain the tag.
+# Pydantic chooses the variant by the tag, so that it reports only errors of this variant. Locations
+# contain the tag.
 VARIANT_TAGS = _SCALAR, _LIST = "(scalar)", "(list)"
 T = TypeVar("T")
 ScalarOrList = Annotated[
@@ -133,7 +137,9 @@ class Level(NamedTuple):
 
 
 class Embedding(Table):
-    """``[embedding]``: the head. If the backbone has several levels, use one value for all levels or a list."""
+    """``[embedding]``: the head. If the backbone has several levels, use one value for all levels
+    or a list.
+    """
 
     dim: ScalarOrList[Size] = 512
     """dimension of the embedding, per level"""
@@ -146,7 +152,9 @@ class Embedding(Table):
     bias: bool = True
     """use a bias in the linear layer"""
     linear: bool = True
-    """use a linear layer; if `false`, the embedding is the pooled features, and `dim` must be the number of features"""
+    """use a linear layer; if `false`, the embedding is the pooled features, and `dim` must be the
+    number of features
+    """
     levels: list[str] = []
     """use only these levels from `backbone.levels` in the embedding; all levels train"""
     level_weight: ScalarOrList[NotNegative] = 1.0
@@ -155,7 +163,8 @@ class Embedding(Table):
     def of_levels(self, count: int) -> list[Level]:
         """Expand the table to `count` levels.
 
-        Raise an `InvalidOption` if a list doesn't have `count` values, or a weight is given for a single level.
+        Raise an `InvalidOption` if a list doesn't have `count` values, or a weight is given for a
+        single level.
         """
         given = {"dim": self.dim, "pooling": self.pooling, "level_weight": self.level_weight}
         spread: dict[str, list[Any]] = {}
@@ -163,13 +172,14 @@ class Embedding(Table):
             spread[name] = value if isinstance(value, list) else [value] * count
             if len(spread[name]) != count:
                 raise InvalidOption(
-                    f"embedding.{name} is {value!r}; expected one value for all, or a list of {count}: the backbone "
-                    f"has {count} {'level' if count == 1 else 'levels'} (see backbone.levels)"
+                    f"embedding.{name} is {value!r}; expected one value for all, or a list of "
+                    f"{count}: the backbone has {count} {'level' if count == 1 else 'levels'} (see "
+                    "backbone.levels)"
                 )
         if count == 1 and spread["level_weight"] != [1.0]:
             raise InvalidOption(
-                f"embedding.level_weight is {self.level_weight!r}, but the backbone has only one level; "
-                "omit it, or name more levels in backbone.levels"
+                f"embedding.level_weight is {self.level_weight!r}, but the backbone has only one "
+                "level; omit it, or name more levels in backbone.levels"
             )
         return [Level(*values) for values in zip(*spread.values(), strict=True)]
 
@@ -178,8 +188,8 @@ class Initialisation(Table):
     """``[initialisation]``: preparations before the first step of a new run."""
 
     class_weights: Literal["default", "uniform-by-classes", "class-means"] = "default"
-    """`"default"`: drawn by the loss; `"uniform-by-classes"`: drawn uniformly from ±1/√C, for C classes;
-    `"class-means"`: the mean embedding of the class's training images"""
+    """`"default"`: drawn by the loss; `"uniform-by-classes"`: drawn uniformly from ±1/√C, for C
+    classes; `"class-means"`: the mean embedding of the class's training images"""
     adapt_batch_norm: Period = 0.0
     """epochs of forward passes that only update batch-norm statistics"""
 
@@ -204,7 +214,9 @@ class Optimizer(Table):
     lr_multipliers: LrMultipliers = LrMultipliers()
     """factors for `backbone`, `head` and `loss`, to multiply `lr` by"""
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """learning rate of a backbone layer divided by the next layer's; the last layer has the backbone's rate"""
+    """learning rate of a backbone layer divided by the next layer's; the last layer has the
+    backbone's rate
+    """
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """momentum, for SGD"""
     nesterov: bool = False
@@ -247,8 +259,9 @@ class Evaluation(Table):
     baselines: bool = True
     """also evaluate raw pixels and the untrained network"""
     prefixes: list[Annotated[int, Field(ge=1)]] = []
-    """numbers of leading dimensions to evaluate separately when the run ends, for `prefixes` in evaluation.json and
-    the report; use `dml eval RUN --prefix 32 --prefix 64` to evaluate prefixes later"""
+    """numbers of leading dimensions to evaluate separately when the run ends, for `prefixes` in
+    evaluation.json and the report; use `dml eval RUN --prefix 32 --prefix 64` to evaluate prefixes
+    later"""
 
     def component(self) -> dict[str, Any]:
         """Return the evaluator's table in the registry's form."""
@@ -256,7 +269,9 @@ class Evaluation(Table):
 
 
 class Validation(Table):
-    """``[validation]``: training classes to hold out and to evaluate during training instead of the test split."""
+    """``[validation]``: training classes to hold out and to evaluate during training instead of the
+    test split.
+    """
 
     class_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """fraction of the training classes to hold out, drawn randomly"""
@@ -265,8 +280,8 @@ class Validation(Table):
     folds: Annotated[int, Field(ge=2)] | None = None
     """number of folds; a fold consists of consecutive classes"""
     on_test: bool = False
-    """select weights on the test split, as is common in published tables; metrics then overestimate the quality on new
-    classes"""
+    """select weights on the test split, as is common in published tables; metrics then overestimate
+    the quality on new classes"""
     metric: str = "map@r"
     """metric to select weights by; the run ends with the best weights"""
     patience: Annotated[int, Field(ge=0)] = 0
@@ -322,7 +337,9 @@ class Logging(Table):
 
 
 class Recipe(Table):
-    """A complete recipe. In `dataset`, `backbone`, `sampler` and `loss`, `name` selects a registered component."""
+    """A complete recipe. In `dataset`, `backbone`, `sampler` and `loss`, `name` selects a
+    registered component.
+    """
 
     training: Training
     dataset: dict[str, Any]
@@ -352,8 +369,9 @@ class Recipe(Table):
             )
         if not self.evaluation.test and not table.holds_out:
             raise ValueError(
-                "evaluation.test is false and no classes are held out, so metrics would not be measured; "
-                "expected validation.class_fraction above 0, or validation.fold and validation.folds"
+                "evaluation.test is false and no classes are held out, so metrics would not be "
+                "measured; expected validation.class_fraction above 0, or validation.fold and "
+                "validation.folds"
             )
         return self
 
@@ -362,8 +380,8 @@ class Recipe(Table):
         known, chosen = self._backbone_levels(), self.embedding.levels
         if unknown := [name for name in chosen if name not in known]:
             raise ValueError(
-                f"embedding.levels names {', '.join(map(repr, unknown))}; expected names from backbone.levels: "
-                f"{', '.join(known) or 'it is empty'}"
+                f"embedding.levels names {', '.join(map(repr, unknown))}; expected names from "
+                f"backbone.levels: {', '.join(known) or 'it is empty'}"
             )
         if len(set(chosen)) < len(chosen):
             raise ValueError(f"embedding.levels is {chosen!r}; expected distinct levels")
@@ -375,17 +393,22 @@ class Recipe(Table):
             )
         if table.adapt_batch_norm and self.training.freeze_batch_norm:
             raise ValueError(
-                "initialisation.adapt_batch_norm is given and training.freeze_batch_norm is true; use only one of these"
+                "initialisation.adapt_batch_norm is given and training.freeze_batch_norm is true; "
+                "use only one of these"
             )
         return self
 
     def evaluated_levels(self) -> list[int] | None:
-        """Return the indices of the backbone's levels that the embedding uses; None if it uses all."""
+        """Return the indices of the backbone's levels that the embedding uses; None if it uses
+        all.
+        """
         known = self._backbone_levels()
         return [known.index(name) for name in self.embedding.levels] or None
 
     def _backbone_levels(self) -> list[Any]:
-        """Return the backbone's levels; empty if `levels` isn't a list, which the registry reports."""
+        """Return the backbone's levels; empty if `levels` isn't a list, which the registry
+        reports.
+        """
         levels = self.backbone.get("levels")
         return levels if isinstance(levels, list) else []
 
@@ -399,7 +422,9 @@ class Recipe(Table):
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> list[str]:
-    """List the differences between recipes, with a line per key: ``loss.scale: 64.0 there, 32.0 here``."""
+    """List the differences between recipes, with a line per key:
+    ``loss.scale: 64.0 there, 32.0 here``.
+    """
     found = []
     for key in [*old, *(key for key in new if key not in old)]:
         there, here = old.get(key), new.get(key)

@@ -1,4 +1,6 @@
-"""Write pages about runs, as single files to be viewed offline: a run's report, and a comparison of runs."""
+"""Write pages about runs, as single files to be viewed offline: a run's report, and a comparison of
+runs.
+"""
 
 from __future__ import annotations
 

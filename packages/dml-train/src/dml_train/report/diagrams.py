@@ -1,4 +1,5 @@
-"""Diagrams of a run: logged curves, Recall@K over K, the ROC curve of pairs, prefixes, and recall by class size.
+"""Diagrams of a run: logged curves, Recall@K over K, the ROC curve of pairs, prefixes, and recall
+by class size.
 
 Shapes: `C` classes, `Q` queries.
 """
@@ -19,7 +20,8 @@ from dml_train.report.rendering import MARKS, Figure, draw_figure
 _POINTS_A_CURVE = 400
 _PLACES = 200  # maximum number of values of K on a curve
 _LEAST_FAR = 1e-6
-_FARS = 20  # number of false acceptance rates on a curve, in addition to `_NAMED`, which the caption names
+# number of false acceptance rates on a curve, in addition to `_NAMED`, which the caption names
+_FARS = 20
 _NAMED = (1e-4, 1e-3, 1e-2, 1e-1)
 _PREFIX_METRICS = ("recall@1", "map@r", "r_precision", "map")  # drawn if measured
 _BINS = 6
@@ -28,8 +30,8 @@ _BINS = 6
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> list[Figure]:
     """Draw all values that a run logged at multiple steps, in the order of first appearance.
 
-    `runs` maps the names of up to eight runs to the lines of ``metrics.jsonl``. Values that aren't finite are None, and
-    omitted. A long curve shows means over equal intervals of steps.
+    `runs` maps the names of up to eight runs to the lines of ``metrics.jsonl``. Values that aren't
+    finite are None, and omitted. A long curve shows means over equal intervals of steps.
     """
     names = dict.fromkeys(name for lines in runs.values() for line in lines for name in line)
     figures = [
@@ -43,7 +45,9 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> lis
 def _draw_curve(
     name: str, runs: Mapping[str, Sequence[Mapping[str, float | None]]]
 ) -> Figure | None:
-    """Draw a value for the runs that logged it at multiple steps; return None if there aren't any."""
+    """Draw a value for the runs that logged it at multiple steps; return None if there aren't
+    any.
+    """
     title, single = title_of(name), len(runs) == 1
     series, courses, key = [], [], []
     longest = 1
@@ -90,7 +94,9 @@ class Accuracy(NamedTuple):
 
 
 def draw_accuracy(run: FinishedRun) -> Accuracy | None:
-    """Draw recall over K, and the ROC curve if the evaluator verifies; return None if test embeddings aren't stored."""
+    """Draw recall over K, and the ROC curve if the evaluator verifies; return None if test
+    embeddings aren't stored.
+    """
     if run.test is None:
         return None
     figures, note = [], ""
@@ -112,7 +118,9 @@ def draw_accuracy(run: FinishedRun) -> Accuracy | None:
 
 
 def _recall_by_k(test: EvaluatedEmbeddings, measured: Mapping[int, float]) -> dict[int, float]:
-    """Compute Recall@K for a range of K from the ranks of first matches; with ties, return only the measured values."""
+    """Compute Recall@K for a range of K from the ranks of first matches; with ties, return only the
+    measured values.
+    """
     reciprocal_Q = test.evaluation.per_query.get("mrr")
     if reciprocal_Q is None:
         return dict(measured)
@@ -131,7 +139,9 @@ def _recall_by_k(test: EvaluatedEmbeddings, measured: Mapping[int, float]) -> di
 
 
 def _measure_rates(test: EvaluatedEmbeddings) -> Mapping[float, float] | None:
-    """Measure true accept rates by FAR; return None if matches are listed, or the evaluator can't verify."""
+    """Measure true accept rates by FAR; return None if matches are listed, or the evaluator can't
+    verify.
+    """
     embedded, matches = test.embedded, test.embedded.matches
     has_lists = isinstance(matches, Relevance) or (
         matches is not None and matches.ignored is not None
@@ -186,8 +196,10 @@ def _draw_roc(rates: Mapping[float, float]) -> Figure:
     return draw_figure(
         draw,
         alt=f"True over false acceptance rate of pairs, on a logarithmic axis: {words}",
-        caption="The share of pairs with the same class that a threshold accepts, over the share of pairs with "
-        f"different classes: {words}. The dotted line is chance.",
+        caption=(
+            "The share of pairs with the same class that a threshold accepts, over the share of "
+            f"pairs with different classes: {words}. The dotted line is chance."
+        ),
     )
 
 
@@ -202,7 +214,9 @@ class Prefixes(NamedTuple):
 
 
 def list_prefixes(result: Mapping[str, Any], dim: int) -> Prefixes | None:
-    """List the metrics of prefixes and of all `dim` dimensions; return None if prefixes were not measured."""
+    """List the metrics of prefixes and of all `dim` dimensions; return None if prefixes were not
+    measured.
+    """
     measured: dict[int, Mapping[str, Any]] = {
         int(m): each for m, each in result.get("prefixes", {}).items()
     }
@@ -255,7 +269,9 @@ class SizeBin(NamedTuple):
 def group_by_size(
     sizes_C: npt.NDArray[np.int64], recalls_C: npt.NDArray[np.float64]
 ) -> list[SizeBin]:
-    """Group classes by size into at most six groups of similar numbers of classes; equal sizes stay together."""
+    """Group classes by size into at most six groups of similar numbers of classes; equal sizes stay
+    together.
+    """
     if not len(sizes_C):
         return []
     edges = np.unique(np.quantile(sizes_C, np.linspace(0, 1, _BINS + 1)[1:], method="inverted_cdf"))
@@ -271,7 +287,9 @@ def group_by_size(
 def draw_recall_by_size(
     sizes_C: npt.NDArray[np.int64], recalls_C: npt.NDArray[np.float64], bins: list[SizeBin]
 ) -> Figure:
-    """Draw classes as points, larger where classes coincide, and the means of `group_by_size` as a line."""
+    """Draw classes as points, larger where classes coincide, and the means of `group_by_size` as a
+    line.
+    """
     pairs, counts = np.unique(np.stack([sizes_C, recalls_C]), axis=1, return_counts=True)
     middles = [(b.low + b.high) / 2 for b in bins]
 
@@ -291,6 +309,12 @@ def draw_recall_by_size(
         draw,
         (4.8, 3.0),
         "png",
-        alt=f"Scatter plot of {len(sizes_C)} classes, items against Recall@1; the mean goes {course}",
-        caption=f"Items and Recall@1 per class (a larger point shows equal classes), and the mean: {course}.",
+        alt=(
+            f"Scatter plot of {len(sizes_C)} classes, items against Recall@1; the mean goes "
+            f"{course}"
+        ),
+        caption=(
+            "Items and Recall@1 per class (a larger point shows equal classes), and the mean: "
+            f"{course}."
+        ),
     )

@@ -78,7 +78,8 @@ class FinishedRun:
 
     @classmethod
     def read(cls, run_dir: Path, registry: Registry) -> FinishedRun:
-        """Read a run's folder, and restore the evaluation; if values per query aren't saved, evaluate again.
+        """Read a run's folder, and restore the evaluation; if values per query aren't saved,
+        evaluate again.
 
         Raise a `DmlError` if the run isn't finished, or a result file was changed or damaged.
         """
@@ -109,12 +110,16 @@ class FinishedRun:
         return self.folder.path.resolve().name
 
     def metrics(self) -> list[Metric]:
-        """List the metrics in evaluation.json, with intervals if the evaluation includes intervals."""
+        """List the metrics in evaluation.json, with intervals if the evaluation includes
+        intervals.
+        """
         return list_metrics(self.result, self.test.evaluation if self.test else None)
 
 
 def _items(dataset: Dataset, embedded: Embedded) -> tuple[Items, Items]:
-    """Return names and pictures of queries and gallery; raise a `DmlError` if the data set's labels differ."""
+    """Return names and pictures of queries and gallery; raise a `DmlError` if the data set's labels
+    differ.
+    """
     queries, gallery = dataset.test, dataset.gallery or dataset.test
     same = np.array_equal(queries.labels, embedded.labels)
     if embedded.gallery_labels is not None:
@@ -141,7 +146,9 @@ class MetricDifference(NamedTuple):
 def compare_metrics(
     first: Evaluation, second: Evaluation, first_metrics: list[Metric], second_metrics: list[Metric]
 ) -> list[MetricDifference]:
-    """Run a paired test per metric on two evaluations of the same queries; return [] if `second` can't be compared."""
+    """Run a paired test per metric on two evaluations of the same queries; return [] if `second`
+    can't be compared.
+    """
     if not isinstance(second, ComparableEvaluation):
         return []
     values = {metric.name: metric.value for metric in second_metrics}
@@ -166,7 +173,8 @@ class CodesComparison(NamedTuple):
 def compare_with_codes(run: FinishedRun, registry: Registry) -> CodesComparison | None:
     """Evaluate the signs of a run's embeddings.
 
-    Return None if embeddings or an evaluator for codes are missing, or if the run's evaluator already uses codes.
+    Return None if embeddings or an evaluator for codes are missing, or if the run's evaluator
+    already uses codes.
     """
     table = run.recipe.evaluation.component()
     if run.test is None or table["name"] == CODES or CODES not in registry.entries("evaluators"):

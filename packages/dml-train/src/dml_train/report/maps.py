@@ -29,7 +29,9 @@ _GOLDEN = 0.6180339887498949  # turns of hue between consecutive classes, so tha
 
 
 def draw_maps(embedded: Embedded, items: Items) -> list[Figure]:
-    """Draw the map of the test embeddings as points and, if the items have pictures, as pictures."""
+    """Draw the map of the test embeddings as points and, if the items have pictures, as
+    pictures.
+    """
     labels_N = np.asarray(embedded.labels)
     chosen = choose_items(labels_N)
     labels_M = labels_N[chosen]
@@ -42,8 +44,8 @@ def draw_maps(embedded: Embedded, items: Items) -> list[Figure]:
     which = f"all {len(labels_N):,} test embeddings, normalised"
     if len(chosen) < len(labels_N):
         which = (
-            f"{len(chosen):,} of the {len(labels_N):,} test embeddings, normalised: of {len(classes):,} of "
-            f"{len(np.unique(labels_N)):,} classes, evenly selected"
+            f"{len(chosen):,} of the {len(labels_N):,} test embeddings, normalised: of "
+            f"{len(classes):,} of {len(np.unique(labels_N)):,} classes, evenly selected"
         )
     maps = [draw_map(points_M2, labels_M, named, which)]
     split = items.split
@@ -55,8 +57,8 @@ def draw_maps(embedded: Embedded, items: Items) -> list[Figure]:
 def choose_items(labels_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Choose the items to draw, all or about 2,500; return the indices in ascending order, (M,).
 
-    If there are more, select classes evenly, so that clusters are visible, and items in large classes evenly. The
-    choice is deterministic.
+    If there are more, select classes evenly, so that clusters are visible, and items in large
+    classes evenly. The choice is deterministic.
     """
     if len(labels_N) <= _ITEMS:
         return np.arange(len(labels_N))
@@ -71,11 +73,13 @@ def choose_items(labels_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def tsne(embeddings_ND: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Map the normalised embeddings to 2 dimensions so that neighbours stay neighbours, (N, 2) in [-1, 1].
+    """Map the normalised embeddings to 2 dimensions so that neighbours stay neighbours, (N, 2) in
+    [-1, 1].
 
-    Source: van der Maaten 2014, Accelerating t-SNE using Tree-Based Algorithms, as in scikit-learn: perplexity 30, or
-    a third of the number of other items if less. t-SNE starts from the two largest principal components, not at random.
-    Fewer than eight items, or identical items, are only projected. Don't interpret distances between far groups.
+    Source: van der Maaten 2014, Accelerating t-SNE using Tree-Based Algorithms, as in scikit-learn:
+    perplexity 30, or a third of the number of other items if less. t-SNE starts from the two
+    largest principal components, not at random. Fewer than eight items, or identical items, are
+    only projected. Don't interpret distances between far groups.
     """
     rows_ND = np.asarray(embeddings_ND, dtype=np.float64)
     rows_ND = rows_ND / np.maximum(np.linalg.norm(rows_ND, axis=1, keepdims=True), 1e-12)
@@ -100,7 +104,8 @@ def tsne(embeddings_ND: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 def principal_plane(rows_ND: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Project the rows on the largest two principal components, (N, 2).
 
-    The signs are chosen so that the largest weight per component is positive. If all rows are equal, return 0.
+    The signs are chosen so that the largest weight per component is positive. If all rows are
+    equal, return 0.
     """
     rows_ND = rows_ND - rows_ND.mean(axis=0)
     _, axes_DD = np.linalg.eigh(rows_ND.T @ rows_ND)
@@ -117,7 +122,9 @@ def draw_map(
     named: Mapping[int, str],
     which: str,
 ) -> Figure:
-    """Draw items as points, coloured by class, and mark the items of `named` classes, at most eight."""
+    """Draw items as points, coloured by class, and mark the items of `named` classes, at most
+    eight.
+    """
     marks = list(zip(MARKS, named.items(), strict=False))
     _, classes_M = np.unique(labels_M, return_inverse=True)
     colours = np.array([_colour(c) for c in range(int(classes_M.max(initial=0)) + 1)])
@@ -139,9 +146,15 @@ def draw_map(
         draw,
         _SIZE,
         "png",
-        alt=f"Scatter plot: t-SNE of {len(points_M2)} embeddings, coloured by class; marked: {marked}",
-        caption=f"t-SNE of {which}, with one colour per class (if there are many, some colours are similar). Some "
-        "classes are marked. Neighbourhoods are meaningful, but distances between far groups aren't.",
+        alt=(
+            f"Scatter plot: t-SNE of {len(points_M2)} embeddings, coloured by class; marked: "
+            f"{marked}"
+        ),
+        caption=(
+            f"t-SNE of {which}, with one colour per class (if there are many, some colours are "
+            "similar). Some classes are marked. Neighbourhoods are meaningful, but distances "
+            "between far groups aren't."
+        ),
         key=[(symbol, colour, name) for (_, symbol, colour), (_, name) in marks],
     )
 
@@ -149,7 +162,9 @@ def draw_map(
 def draw_picture_map(
     points_M2: npt.NDArray[np.float64], picture: Callable[[int], npt.NDArray[np.uint8]]
 ) -> Figure:
-    """Draw pictures of items, (height, width, 3), at the items' positions: per cell, the item nearest to the centre."""
+    """Draw pictures of items, (height, width, 3), at the items' positions: per cell, the item
+    nearest to the centre.
+    """
     low, high = np.percentile(points_M2, [0.5, 99.5], axis=0)
     places_M2 = (points_M2 - low) / np.maximum(high - low, 1e-12) * _CELLS
     places_M2[:, 1] = _CELLS[1] - places_M2[:, 1]  # pictures count rows from the top

@@ -29,14 +29,16 @@ COMPARISON = "comparison.json"  # {name: metrics} of other embeddings to compare
 
 
 def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
-    """Write or replace a finished run's ``report.html``: metrics with intervals, curves, retrievals, maps, classes.
+    """Write or replace a finished run's ``report.html``: metrics with intervals, curves,
+    retrievals, maps, classes.
 
-    The page is a single file that doesn't need scripts or other files. If the data set can't be loaded, the page has a
-    note with the reason instead of names and pictures. Raise a `DmlError` if `run_dir` isn't a run's folder, the run
-    isn't finished, or a file is damaged.
+    The page is a single file that doesn't need scripts or other files. If the data set can't be
+    loaded, the page has a note with the reason instead of names and pictures. Raise a `DmlError` if
+    `run_dir` isn't a run's folder, the run isn't finished, or a file is damaged.
 
     Args:
-        run_dir: the run's folder. If this contains a ``comparison.json``, ``{name: metrics}``, the table is also shown.
+        run_dir: the run's folder. If this contains a ``comparison.json``, ``{name: metrics}``, the
+            table is also shown.
         registry: provides the data set and the evaluator; default: all installed components.
     """
     run_dir, registry = Path(run_dir), registry or installed()
@@ -71,7 +73,9 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
 
 
 def _augment_examples(run: FinishedRun) -> list[tuple[int, list[str]]]:
-    """Return some training items, with thumbnails of augmentations by seeds of the run; [] if unsupported."""
+    """Return some training items, with thumbnails of augmentations by seeds of the run; [] if
+    unsupported.
+    """
     split = run.train.split
     if not isinstance(split, AugmentedSplit):
         return []

@@ -1,4 +1,6 @@
-"""Render pages from templates, diagrams for light and dark pages, and thumbnails; pictures are data URIs."""
+"""Render pages from templates, diagrams for light and dark pages, and thumbnails; pictures are data
+URIs.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ SHOWN = ("recall@1", "recall@10", "r_precision", "map@r", "nmi")  # metrics to s
 _INK = {"light": "#1f2430", "dark": "#e6e8ee"}
 _LINE = {"light": "#1d5fbf", "dark": "#7db4ff"}
 _THUMBNAIL = 96  # maximum length of the longer side in pixels
-# Marks that differ in shape (matplotlib's name, and the character for the key) and colour. Okabe and Ito chose colours
-# that differ for any kind of colour vision; here, yellow is darker, and grey is used instead of black.
+# Marks that differ in shape (matplotlib's name, and the character for the key) and colour. Okabe
+# and Ito chose colours that differ for any kind of colour vision; here, yellow is darker, and grey
+# is used instead of black.
 MARKS = (
     ("o", "●", "#e69f00"),
     ("s", "■", "#56b4e9"),
@@ -59,7 +62,8 @@ def draw_figure(
     caption: str,
     key: Sequence[tuple[str, str, str]] = (),
 ) -> Figure:
-    """Draw a diagram with a transparent background, for light and for dark pages, as ``"svg"`` or ``"png"``.
+    """Draw a diagram with a transparent background, for light and for dark pages, as ``"svg"`` or
+    ``"png"``.
 
     `draw` is called with the axes, and the colours for text and for a line; `size` is in inches.
     """
@@ -68,7 +72,9 @@ def draw_figure(
 
 
 def make_thumbnail(picture: npt.NDArray[np.uint8] | Image.Image, side: int = _THUMBNAIL) -> str:
-    """Shrink an array (height, width, 3) or an image to `side` pixels or fewer per side, and return a data URI."""
+    """Shrink an array (height, width, 3) or an image to `side` pixels or fewer per side, and return
+    a data URI.
+    """
     image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else picture
     large = max(image.size) > side
     image.thumbnail((side, side))

@@ -55,7 +55,9 @@ class NearestNeighbours:
 
     @classmethod
     def find(cls, evaluator: Evaluator, embedded: Embedded) -> NearestNeighbours:
-        """Find each query's nearest items that the ranking doesn't exclude, in the gallery or other queries."""
+        """Find each query's nearest items that the ranking doesn't exclude, in the gallery or other
+        queries.
+        """
         matching = embedded.matching()
         nearest_QK = _search(evaluator, embedded, matching)
         right_QK = matching.matches(np.arange(len(nearest_QK)), nearest_QK)
@@ -66,7 +68,9 @@ class NearestNeighbours:
         return cls(nearest_QK, right_QK, matching.has_match(), labels_Q, labels_G)
 
     def examples(self, right: bool) -> list[Retrieval]:
-        """Select up to eight queries evenly from all with a correct (or, if not `right`, wrong) nearest item."""
+        """Select up to eight queries evenly from all with a correct (or, if not `right`, wrong)
+        nearest item.
+        """
         queries = np.flatnonzero(self.matched_Q & (self.right_QK[:, 0] == right))
         return [
             Retrieval(q, self.nearest_QK[q].tolist(), self.right_QK[q].tolist())
@@ -74,13 +78,17 @@ class NearestNeighbours:
         ]
 
     def class_recalls(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Return the number of gallery items, (C,), and Recall@1, (C,), of classes with queries that have a match."""
+        """Return the number of gallery items, (C,), and Recall@1, (C,), of classes with queries
+        that have a match.
+        """
         labels_C, _, items_C, right_C = self._count_by_class()
         counts = Counter(self.gallery_labels_G.tolist())
         return np.array([counts[c] for c in labels_C.tolist()], dtype=np.int64), right_C / items_C
 
     def worst_classes(self) -> list[WorstClass]:
-        """Return up to fifteen classes with wrong nearest items, sorted by Recall@1, lowest first, then by size."""
+        """Return up to fifteen classes with wrong nearest items, sorted by Recall@1, lowest first,
+        then by size.
+        """
         labels_C, classes, items_C, right_C = self._count_by_class()
         matched, recalls_C = np.flatnonzero(self.matched_Q), right_C / items_C
         found = []
@@ -101,7 +109,9 @@ class NearestNeighbours:
         return found
 
     def _count_by_class(self) -> tuple[npt.NDArray[Any], ...]:
-        """Count matched queries per class; return labels, classes of queries, counts, and correct counts."""
+        """Count matched queries per class; return labels, classes of queries, counts, and correct
+        counts.
+        """
         labels_C, classes, items_C = np.unique(
             self.labels_Q[self.matched_Q], return_inverse=True, return_counts=True
         )

@@ -24,9 +24,9 @@ def write_search_page(
 ) -> Path:
     """Write a self-contained page with all queries and the nearest items, and return the path.
 
-    Pictures are reduced, and link to the files, relative to the page. If an item isn't a file, or in a format that only
-    the data set can read, the page shows the network's input instead. Raise a `DmlError` if an image is missing now, or
-    can't be decoded any more.
+    Pictures are reduced, and link to the files, relative to the page. If an item isn't a file, or
+    in a format that only the data set can read, the page shows the network's input instead. Raise a
+    `DmlError` if an image is missing now, or can't be decoded any more.
 
     Args:
         model: the model that embedded the queries.
@@ -56,7 +56,9 @@ def write_search_page(
 
 
 def _show(file: Path | None, picture: Callable[[], npt.NDArray[np.uint8]]) -> str:
-    """Show the picture of a file; if None, or only the run's data set can read it, show the network's input."""
+    """Show the picture of a file; if None, or only the run's data set can read it, show the
+    network's input.
+    """
     try:
         return make_thumbnail(read_image(file, _SIDE) if file else picture(), _SIDE)
     except DmlError:
@@ -64,7 +66,9 @@ def _show(file: Path | None, picture: Callable[[], npt.NDArray[np.uint8]]) -> st
 
 
 def _link(file: Path, page: Path) -> str:
-    """Return the link from a page to a file: relative, or absolute if they are on different drives on Windows."""
+    """Return the link from a page to a file: relative, or absolute if they are on different drives
+    on Windows.
+    """
     try:
         path = os.path.relpath(file.resolve(), page.resolve().parent)
     except ValueError:

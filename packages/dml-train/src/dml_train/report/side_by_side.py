@@ -1,4 +1,6 @@
-"""Compare runs on one page: metrics side by side, paired tests, and differences in recipes and retrievals."""
+"""Compare runs on one page: metrics side by side, paired tests, and differences in recipes and
+retrievals.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Column(NamedTuple):
 
 
 class Disagreement(NamedTuple):
-    """A query that only one run gets right: per run, the nearest item, and whether it is correct."""
+    """A query that only one run gets right: per run, the nearest item, and whether it is
+    correct.
+    """
 
     query: int
     first: tuple[int, bool]
@@ -61,9 +65,10 @@ def write_side_by_side(
 ) -> Path:
     """Write a self-contained page that compares runs with the first run, and return the path.
 
-    If the test items of two runs have identical labels in identical order, the queries are the same, and paired tests
-    compare the runs. Names and pictures are taken from the first run's data set. Raise a `DmlError` if there are too
-    few or too many runs, or a run isn't finished or is damaged.
+    If the test items of two runs have identical labels in identical order, the queries are the
+    same, and paired tests compare the runs. Names and pictures are taken from the first run's data
+    set. Raise a `DmlError` if there are too few or too many runs, or a run isn't finished or is
+    damaged.
 
     Args:
         run_dirs: the folders of 2 to 8 runs.
@@ -121,7 +126,8 @@ def _names(paths: Sequence[Path]) -> list[str]:
 def _winners(columns: Sequence[Column], comparisons: Sequence[RunComparison]) -> dict[str, str]:
     """Map metrics to the run that paired tests find better than all other runs, if there is one.
 
-    Runs are only tested against the first run, so when there are more than 2, only the first can be the winner.
+    Runs are only tested against the first run, so when there are more than 2, only the first can be
+    the winner.
     """
     winners = {}
     for metric in columns[0].metrics:

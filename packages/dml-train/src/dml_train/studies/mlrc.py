@@ -1,12 +1,15 @@
-"""The protocol of A Metric Learning Reality Check: four class-disjoint folds, separated and concatenated.
+"""The protocol of A Metric Learning Reality Check: four class-disjoint folds, separated and
+concatenated.
 
-Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check. The training classes are split in order into
-four parts. Four models are trained on three parts each, and keep the weights with the best MAP@R on the fourth, not on
-the test classes. *Separated* metrics are the mean of the four models' metrics on the test split, *concatenated* metrics
-use the four L2-normalised embeddings as a single vector. Both are repeated with different seeds.
+Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check. The training classes are
+split in order into four parts. Four models are trained on three parts each, and keep the weights
+with the best MAP@R on the fourth, not on the test classes. *Separated* metrics are the mean of the
+four models' metrics on the test split, *concatenated* metrics use the four L2-normalised embeddings
+as a single vector. Both are repeated with different seeds.
 
-Departures: the recipe chooses network, optimizer, batch content and early stopping, which the paper fixes. The paper
-first searches hyper-parameters on these four folds; use `dml tune --folds 4` for this search.
+Departures: the recipe chooses network, optimizer, batch content and early stopping, which the paper
+fixes. The paper first searches hyper-parameters on these four folds; use `dml tune --folds 4` for
+this search.
 """
 
 from __future__ import annotations
@@ -55,10 +58,16 @@ class RealityCheck:
         lines = [
             f"# {recipe} by the protocol of A Metric Learning Reality Check",
             "",
-            f"{FOLDS} class-disjoint folds of the training classes; each model keeps the weights with the best MAP@R "
-            f"on its held-out fold. The test classes were not used for this choice. Percentages; {over}.",
+            (
+                f"{FOLDS} class-disjoint folds of the training classes; each model keeps the "
+                "weights with the best MAP@R on its held-out fold. The test classes were not used "
+                f"for this choice. Percentages; {over}."
+            ),
             "",
-            f"| metric | separated, {self.dim} dimensions | concatenated, {FOLDS * self.dim} dimensions |",
+            (
+                f"| metric | separated, {self.dim} dimensions | concatenated, {FOLDS * self.dim} "
+                "dimensions |"
+            ),
             "|---|---|---|",
         ]
         for name in [*_SHOWN, *(name for name in self.separated if name.startswith("recall@"))]:
@@ -74,11 +83,13 @@ class RealityCheck:
 
 
 def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim: int) -> Recipe:
-    """Set seed, dimension and validation of a model's recipe; raise DmlError if the recipe selects on test classes."""
+    """Set seed, dimension and validation of a model's recipe; raise DmlError if the recipe selects
+    on test classes.
+    """
     if recipe.validation.on_test:
         raise DmlError(
-            "validation.on_test is true in the recipe; the protocol selects weights on held-out training classes "
-            "only. Remove it from the recipe, or set it to false"
+            "validation.on_test is true in the recipe; the protocol selects weights on held-out "
+            "training classes only. Remove it from the recipe, or set it to false"
         )
     document = recipe.to_dict()
     # With equal initial weights, the models would be more similar than the protocol intends.
@@ -119,9 +130,11 @@ def reality_check(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> RealityCheck:
-    """Run the Metric Learning Reality Check; finished runs in `out` are kept, and unfinished runs resume.
+    """Run the Metric Learning Reality Check; finished runs in `out` are kept, and unfinished runs
+    resume.
 
-    Raise DmlError if the recipe doesn't fit the protocol or a run failed; StudyInterrupted on SIGTERM or Ctrl-C.
+    Raise DmlError if the recipe doesn't fit the protocol or a run failed; StudyInterrupted on
+    SIGTERM or Ctrl-C.
 
     Args:
         recipe: system, data set and settings.
@@ -161,7 +174,9 @@ def reality_check(
 
 
 def concatenate(models: Sequence[Embedded]) -> Embedded:
-    """Concatenate the models' L2-normalised embeddings of the same items, so that cosines are averaged."""
+    """Concatenate the models' L2-normalised embeddings of the same items, so that cosines are
+    averaged.
+    """
 
     def join(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
         rows = [

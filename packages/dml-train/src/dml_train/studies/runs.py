@@ -1,7 +1,7 @@
 """Train runs in different folders, in parallel; finished runs are kept.
 
-Any executor can be used, on this machine or on others. When a worker dies, a different worker will resume the run from
-the last checkpoint.
+Any executor can be used, on this machine or on others. When a worker dies, a different worker will
+resume the run from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ _SECONDS = "seconds.json"  # the file with a run's time, in the run's folder
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run to train. Baselines are skipped, since the runs of a study are compared with each other."""
+    """A run to train. Baselines are skipped, since the runs of a study are compared with each
+    other.
+    """
 
     name: str  # shown in progress
     recipe: Recipe
@@ -75,14 +77,18 @@ class Outcome:
         return RunFolder(self.job.folder).read_evaluation()
 
     def seconds(self) -> float | None:
-        """Read the run's processor time; None if neither a study nor ``dml train`` trained the run."""
+        """Read the run's processor time; None if neither a study nor ``dml train`` trained the
+        run.
+        """
         path = self.job.folder / _SECONDS
         return float(read_json(path)["processor"]) if path.is_file() else None
 
 
 @contextmanager
 def measure_seconds(folder: Path) -> Iterator[None]:
-    """Write the duration of this context to the run's folder, unless the run was complete before."""
+    """Write the duration of this context to the run's folder, unless the run was complete
+    before.
+    """
     done_before = RunFolder(folder).is_finished
     wall, processor = time.perf_counter(), time.process_time()
     yield
@@ -94,7 +100,9 @@ def measure_seconds(folder: Path) -> Iterator[None]:
 def train_job(
     job: Job, registry: Registry | None, console: Console, *, seconds_for_lock: float = 0.0
 ) -> str | None:
-    """Train a run, and return why it failed, or None. If the folder is locked, retry for `seconds_for_lock`."""
+    """Train a run, and return why it failed, or None. If the folder is locked, retry for
+    `seconds_for_lock`.
+    """
     give_up = time.monotonic() + seconds_for_lock
     while True:
         try:
@@ -114,8 +122,9 @@ def train_job(
 def list_commands(jobs: Iterable[Job]) -> list[str]:
     """Return a command for every unfinished run, once per folder; commands can be repeated.
 
-    A new run's recipe is written to the run's folder, for the command to read. Relative paths in recipes start at the
-    folder where a command is executed. Raise DmlError if a folder contains a different run, or writing fails.
+    A new run's recipe is written to the run's folder, for the command to read. Relative paths in
+    recipes start at the folder where a command is executed. Raise DmlError if a folder contains a
+    different run, or writing fails.
     """
     commands = []
     for job in {job.folder: job for job in jobs}.values():
@@ -132,7 +141,8 @@ def list_commands(jobs: Iterable[Job]) -> list[str]:
 MOST_DEATHS = (
     3  # a run fails after this number of dead workers if checkpoints aren't saved in between
 )
-# Processes of a dead node, or locks on a network file system, may exist for a while after the node's death.
+# Processes of a dead node, or locks on a network file system, may exist for a while after the
+# node's death.
 SECONDS_FOR_LOCK = 120.0
 _SECONDS_BETWEEN_LOOKS = 0.2
 
@@ -140,8 +150,8 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 class Executor(Protocol):
     """An executor of concurrent.futures, submitit or Dask, or a `RayExecutor`.
 
-    A submitted call must have ``done()`` and ``result()``, and can have ``cancel()``. An attribute ``most`` of the
-    executor limits the number of calls that are submitted simultaneously.
+    A submitted call must have ``done()`` and ``result()``, and can have ``cancel()``. An attribute
+    ``most`` of the executor limits the number of calls that are submitted simultaneously.
     """
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Any:
@@ -158,23 +168,26 @@ def run_all(
     console: Console,
     on_end: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Train all runs, and return the outcomes in the order of the jobs. If a run fails, the others continue.
+    """Train all runs, and return the outcomes in the order of the jobs. If a run fails, the others
+    continue.
 
-    The processes share the cores equally. The last bits of results can change with the number of threads, and therefore
-    with `processes`.
+    The processes share the cores equally. The last bits of results can change with the number of
+    threads, and therefore with `processes`.
 
     Args:
         jobs: the runs. Jobs with the same folder must be equal, and are trained once.
         processes: number of simultaneous runs; with 1, this process trains.
-        executor: trains the runs instead of processes on this machine; the workers' number of threads isn't changed.
-            Workers must have identical packages, and see the runs' folders and data under equal paths.
+        executor: trains the runs instead of processes on this machine; the workers' number of
+            threads isn't changed. Workers must have identical packages, and see the runs' folders
+            and data under equal paths.
         registry: provides components to this process; other processes use the installed components.
         console: shows the progress of runs in this process.
         on_end: called when a run has ended.
 
     Raises:
         DmlError: if a process died; finished runs are kept.
-        UnfitWorker: if a worker of the executor has different packages, or doesn't see the runs' folders.
+        UnfitWorker: if a worker of the executor has different packages, or doesn't see the runs'
+            folders.
         WriteRefused: if writing fails, for example on a full disk; the runs can resume.
         StudyInterrupted: on SIGTERM or Ctrl-C.
     """
@@ -213,7 +226,9 @@ def run_all(
 
 
 def show_ends(jobs: Sequence[Job], console: Console) -> Callable[[Outcome], None]:
-    """Return an `on_end` for `run_all` that counts the runs, and shows the recall and time, or the fault, per run."""
+    """Return an `on_end` for `run_all` that counts the runs, and shows the recall and time, or the
+    fault, per run.
+    """
     total, numbers = len({job.folder for job in jobs}), itertools.count(1)
 
     def show(outcome: Outcome) -> None:
@@ -254,7 +269,9 @@ def _start_process(threads: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """How a run ended on a worker; if fields aren't set, the run finished. All fields can be pickled."""
+    """How a run ended on a worker; if fields aren't set, the run finished. All fields can be
+    pickled.
+    """
 
     fault: str | None = None  # why the run failed
     stopped: str | None = None  # the signal or the worker's death after which the run can resume
@@ -297,7 +314,9 @@ def _train_by(
     end: Callable[[Job, str | None], None],
     console: Console,
 ) -> None:
-    """Train runs with an executor, `most` at a time, until all end or too many workers of a run die; see `run_all`."""
+    """Train runs with an executor, `most` at a time, until all end or too many workers of a run
+    die; see `run_all`.
+    """
     waiting, pending = deque(jobs), list[tuple[Any, Job]]()
     deaths: Counter[Path] = (
         Counter()
@@ -312,7 +331,8 @@ def _train_by(
         return deaths[job.folder] < MOST_DEATHS
 
     try:
-        # The signal handler mustn't raise an error, which would become a SystemError in the middle of Ray's code.
+        # The signal handler mustn't raise an error, which would become a SystemError in the middle
+        # of Ray's code.
         with record_stop_signals() as stop:
             while waiting or pending:
                 if stop.signal_number:
@@ -326,7 +346,8 @@ def _train_by(
                     time.sleep(_SECONDS_BETWEEN_LOOKS)
                     continue
                 call, job = pending.pop(place)
-                # An error from a process on this machine is a bug; from elsewhere, it can mean that the worker died.
+                # An error from a process on this machine is a bug; from elsewhere, it can mean that
+                # the worker died.
                 result: _Result = call.result() if expected is None else _take(call)
                 if result.refusal is not None:
                     raise result.refusal
@@ -336,12 +357,16 @@ def _train_by(
                     say(console, f"{job.name}: {result.stopped}; it resumes elsewhere")
                     waiting.appendleft(job)
                 else:
-                    fault = f"{MOST_DEATHS} workers ended without a checkpoint in between; {result.stopped}"
+                    fault = (
+                        f"{MOST_DEATHS} workers ended without a checkpoint in between; "
+                        f"{result.stopped}"
+                    )
                     end(job, fault)
     except BrokenExecutor as error:
         raise DmlError(
-            "a training process died, which stops the executor; if it was killed for lack of memory, train fewer runs "
-            "at a time. Finished work is kept: the same call or command resumes the rest"
+            "a training process died, which stops the executor; if it was killed for lack of "
+            "memory, train fewer runs at a time. Finished work is kept: the same call or command "
+            "resumes the rest"
         ) from error
     finally:
         for call, _ in pending:

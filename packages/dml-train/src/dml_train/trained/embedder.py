@@ -27,16 +27,18 @@ _COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "path")
 class Embedder:
     """A function that embeds batches. Every process opens the run when it receives the first batch.
 
-    For example, use ``dataset.map_batches(Embedder, fn_constructor_args=["runs/mine"], batch_size=256, concurrency=4)``
-    with a Ray data set that ``ray.data.read_images``, ``read_binary_files``, ``read_parquet`` or
-    ``read_webdataset(decode=False)`` returns. The last bits of an embedding depend on the other images in the batch. To
-    decode large JPEGs in reduced size, as `embed_folder` does, pass paths or encoded images instead of arrays.
+    For example, use ``dataset.map_batches(Embedder, fn_constructor_args=["runs/mine"],
+    batch_size=256, concurrency=4)`` with a Ray data set that ``ray.data.read_images``,
+    ``read_binary_files``, ``read_parquet`` or ``read_webdataset(decode=False)`` returns. The last
+    bits of an embedding depend on the other images in the batch. To decode large JPEGs in reduced
+    size, as `embed_folder` does, pass paths or encoded images instead of arrays.
     """
 
     run: str | Path  # the run's folder, which must be visible to all workers
     _: KW_ONLY
-    # The column of images: paths, encoded images (bytes), dictionaries with ``bytes`` as in Hugging Face data sets, or
-    # RGB arrays (height, width, 3); by default, the first of image, bytes, jpg, jpeg, png, webp and path.
+    # The column of images: paths, encoded images (bytes), dictionaries with ``bytes`` as in Hugging
+    # Face data sets, or RGB arrays (height, width, 3); by default, the first of image, bytes, jpg,
+    # jpeg, png, webp and path.
     column: str | None = None
     skip: bool = (
         False  # whether to drop rows of images that can't be decoded, instead of raising an error
@@ -56,9 +58,11 @@ class Embedder:
         return open_model(self.run, self.registry, step=self.step)
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-        """Add the column ``embedding``, (B, D) float32, to a batch of columns; `skip` drops rows with bad images.
+        """Add the column ``embedding``, (B, D) float32, to a batch of columns; `skip` drops rows
+        with bad images.
 
-        Raise DmlError if columns don't contain images or, unless `skip` is true, an image can't be decoded.
+        Raise DmlError if columns don't contain images or, unless `skip` is true, an image can't be
+        decoded.
         """
         column = self.column or next((name for name in _COLUMNS if name in batch), None)
         if column is None or column not in batch:

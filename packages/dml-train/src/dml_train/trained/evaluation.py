@@ -35,10 +35,11 @@ def embed_split(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Embed a split of the run's data set, and return embeddings (N, D) float32 and labels (N,) int64.
+    """Embed a split of the run's data set, and return embeddings (N, D) float32 and labels (N,)
+    int64.
 
-    See `evaluate_run` for the arguments. Raise DmlError if `run` isn't a run's folder, a checkpoint is missing or
-    damaged, or the data set lacks the split.
+    See `evaluate_run` for the arguments. Raise DmlError if `run` isn't a run's folder, a checkpoint
+    is missing or damaged, or the data set lacks the split.
     """
     model = open_model(run, registry, step=step)
     images = list_split(model, split, registry)
@@ -64,27 +65,34 @@ def evaluate_run(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> Evaluation:
-    """Evaluate a run on the test split, for example with options that differ from the recipe, or on other images.
+    """Evaluate a run on the test split, for example with options that differ from the recipe, or on
+    other images.
 
-    If the run is finished, the embeddings of the test split are read from the run's folder. Raise DmlError if `run`
-    isn't a run's folder; a result file is damaged; a checkpoint is missing or damaged; an evaluator, option or level
-    doesn't exist; `prefix` exceeds the dimension; or `folder` lacks images, has an image that can't be decoded or is
-    not in a subfolder, or has only classes with a single image.
+    If the run is finished, the embeddings of the test split are read from the run's folder. Raise
+    DmlError if `run` isn't a run's folder; a result file is damaged; a checkpoint is missing or
+    damaged; an evaluator, option or level doesn't exist; `prefix` exceeds the dimension; or
+    `folder` lacks images, has an image that can't be decoded or is not in a subfolder, or has only
+    classes with a single image.
 
     Args:
         run: the run's folder.
-        folder: other images, ``FOLDER/CLASS/IMAGE``. All images are queries that search all others; images of the same
-            class match. If the run was trained on these images, metrics are too high.
+        folder: other images, ``FOLDER/CLASS/IMAGE``. All images are queries that search all others;
+            images of the same class match. If the run was trained on these images, metrics are too
+            high.
         skip: whether to omit images in `folder` that can't be decoded, instead of raising an error.
         evaluator: a name that ``dml plugins`` lists; default: the run's evaluator.
-        options: options of the evaluator, for example ``{"metrics": ["recall@1", "recall@5"]}``. They override the
-            options in the recipe when the run's evaluator is used.
-        levels: evaluate only these levels of the embedding, for example ``["inception_4e"]``; by default, all are used.
+        options: options of the evaluator, for example ``{"metrics": ["recall@1", "recall@5"]}``.
+            They override the options in the recipe when the run's evaluator is used.
+        levels: evaluate only these levels of the embedding, for example ``["inception_4e"]``; by
+            default, all are used.
         prefix: evaluate only the first `prefix` dimensions of these levels; default: all.
         flip: whether to average the embeddings of an image and the mirror image.
-        whiten: learn a PCA whitening to this dimension from the training images, and store it; see `learn_whitening`.
-        expand: expand the queries, with these options of `dml_eval_rs.expand_queries`, for example ``{"k": 5}``.
-        rerank: re-rank the results, with these options of `dml_eval_rs.rerank`, for example ``{"k1": 10}``.
+        whiten: learn a PCA whitening to this dimension from the training images, and store it; see
+            `learn_whitening`.
+        expand: expand the queries, with these options of `dml_eval_rs.expand_queries`, for example
+            ``{"k": 5}``.
+        rerank: re-rank the results, with these options of `dml_eval_rs.rerank`, for example
+            ``{"k1": 10}``.
         step, registry: see `open_model`.
         console: shows progress; default: none.
     """
@@ -117,9 +125,11 @@ def evaluate_embeddings(
 
     Args:
         embeddings: (Q, D) floating. A memory map isn't read as a whole.
-        labels: (Q,); or `dml_core.Labels` for items with groups or junk; or `dml_core.Relevance`, which lists matches.
+        labels: (Q,); or `dml_core.Labels` for items with groups or junk; or `dml_core.Relevance`,
+            which lists matches.
         gallery: (G, D); default: the queries, where queries exclude themselves.
-        gallery_labels: (G,), or `dml_core.Labels`. Must be given with `gallery`, unless `labels` is a `Relevance`.
+        gallery_labels: (G,), or `dml_core.Labels`. Must be given with `gallery`, unless `labels` is
+            a `Relevance`.
         evaluator, options, registry: see `evaluate_run`.
     """
     if (gallery is None) != (gallery_labels is None) and not isinstance(labels, Relevance):
@@ -156,7 +166,9 @@ def whiten_embedded(
     registry: Registry,
     console: Console | None,
 ) -> Embedded:
-    """Learn a run's whitening, store it, and apply it to embeddings; see `evaluate_run` for the arguments."""
+    """Learn a run's whitening, store it, and apply it to embeddings; see `evaluate_run` for the
+    arguments.
+    """
     if levels:
         raise DmlError("whiten needs all levels of the embedding", arguments=("level", "whiten"))
     options: Any = {"step": step, "registry": registry, "console": console or Console(quiet=True)}
@@ -190,8 +202,9 @@ def embed_classes(
         sizes = np.bincount(labels)
         if sizes.max(initial=0) < 2:
             raise DmlError(
-                f"{folder} contains {len(sizes):,} classes of a single image, so that queries can't be matched; "
-                "expected FOLDER/CLASS/IMAGE with at least two images in some class"
+                f"{folder} contains {len(sizes):,} classes of a single image, so that queries "
+                "can't be matched; expected FOLDER/CLASS/IMAGE with at least two images in some "
+                "class"
             )
         return labels
 

@@ -1,6 +1,8 @@
-"""Export a trained network to a file for other programs, and check that it embeds image files identically.
+"""Export a trained network to a file for other programs, and check that it embeds image files
+identically.
 
-Shapes: `N` and `B` images, `C`, `H`, `W` channels, height and width of images, `D` embedding dimension.
+Shapes: `N` and `B` images, `C`, `H`, `W` channels, height and width of images, `D` embedding
+dimension.
 """
 
 from __future__ import annotations
@@ -37,13 +39,15 @@ Shape = tuple[int, int, int]  # C, H, W
 Compute = Callable[[Tensor], npt.NDArray[np.float32]]  # (B, C, H, W) to (B, D)
 
 INPUT, OUTPUT = "images", "embeddings"
-# Largest error relative to the largest entry; needed since programs may reorder sums, or fold batch norms.
+# Largest error relative to the largest entry; needed since programs may reorder sums, or fold batch
+# norms.
 _TOLERANCE = 1e-4
 _COSINE_TOLERANCE = 1e-5  # maximum of 1 minus the cosine between embeddings of an image file
 _LOOSE_TOLERANCE = 0.02  # the same, if a different library prepares the image
 _PROGRAM = Path(prepare.__file__)
 _BATCHES = (1, 2, 5)
-# Heights and widths of the test photographs. Most data sets decode the first (a phone's size) at reduced size.
+# Heights and widths of the test photographs. Most data sets decode the first (a phone's size) at
+# reduced size.
 _SIDES = ((3000, 4000), (1600, 1200), (768, 1024), (480, 640), (90, 120))
 
 
@@ -59,25 +63,30 @@ class Exporter(NamedTuple):
 def export(
     model: TrainedModel, format: Format, out: Path | str, registry: Registry | None = None
 ) -> float:
-    """Export the network, (B, C, H, W) float32 to (B, D) float32 for any B, and describe it in ``OUT.json``.
+    """Export the network, (B, C, H, W) float32 to (B, D) float32 for any B, and describe it in
+    ``OUT.json``.
 
-    For ``"hub"``, only write a folder for the Hugging Face Hub (`write_hub_folder`), and open it again as a check; for
-    ``"sentence-transformers"``, a folder that this library, which must be installed, loads without code from here.
+    For ``"hub"``, only write a folder for the Hugging Face Hub (`write_hub_folder`), and open it
+    again as a check; for ``"sentence-transformers"``, a folder that this library, which must be
+    installed, loads without code from here.
 
-    Also write ``prepare.py`` to the same folder, to prepare images where this package isn't installed, unless a plugin
-    prepares images differently. To check both files, photographs are drawn, prepared using ``prepare.py`` and embedded
-    using the exported network in batches of 1, 2 and 5; `out` is only created if these embeddings agree with those of
-    the original network in float32. The exported network always computes in float32 on the CPU. Return the largest
+    Also write ``prepare.py`` to the same folder, to prepare images where this package isn't
+    installed, unless a plugin prepares images differently. To check both files, photographs are
+    drawn, prepared using ``prepare.py`` and embedded using the exported network in batches of 1, 2
+    and 5; `out` is only created if these embeddings agree with those of the original network in
+    float32. The exported network always computes in float32 on the CPU. Return the largest
     difference from ``model.embed_images``, as 1 minus the cosine.
 
-    Raise DmlError if the format is unknown, a package for ONNX is missing, the folder contains a different
-    ``prepare.py``, the network can't be exported, the embeddings differ, or writing fails.
+    Raise DmlError if the format is unknown, a package for ONNX is missing, the folder contains a
+    different ``prepare.py``, the network can't be exported, the embeddings differ, or writing
+    fails.
 
     Args:
         model, out: the network, and the file or folder to create.
-        format: ``"onnx"`` for an ONNX model with weights, checked with ONNX Runtime; ``"torch-export"`` for a program
-            that ``torch.export.load`` can load when this package isn't installed; ``"hub"`` for a folder that
-            `open_model` can open; ``"sentence-transformers"`` for a folder that `SentenceTransformer` can load.
+        format: ``"onnx"`` for an ONNX model with weights, checked with ONNX Runtime;
+            ``"torch-export"`` for a program that ``torch.export.load`` can load when this package
+            isn't installed; ``"hub"`` for a folder that `open_model` can open;
+            ``"sentence-transformers"`` for a folder that `SentenceTransformer` can load.
         registry: for ``"hub"``, provides the components; default: all installed ones.
     """
     out = Path(out)
@@ -99,8 +108,8 @@ def export(
     program = out.with_name(_PROGRAM.name) if _prepares_files(model) else None
     if program is not None and program.exists() and program.read_bytes() != _PROGRAM.read_bytes():
         raise DmlError(
-            f"{program} exists already and differs from the {_PROGRAM.name} of this version; files were not written. "
-            "Export to a different folder"
+            f"{program} exists already and differs from the {_PROGRAM.name} of this version; files "
+            "were not written. Export to a different folder"
         )
     network = copy.deepcopy(model.network).cpu().to(memory_format=torch.contiguous_format).eval()
     partial = partial_path(out)
@@ -137,7 +146,8 @@ def _write_torch(network: EmbeddingModel, shape: Shape, path: Path) -> None:
 
 def _read_torch(path: Path) -> Compute:
     with path.open("rb") as file, warnings.catch_warnings():
-        # torch 2.11 warns that the tensors that it loads here aren't writable. Nothing writes to them.
+        # torch 2.11 warns that the tensors that it loads here aren't writable. Nothing writes to
+        # them.
         warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
         program = torch.export.load(file).module()
     return lambda images: np.asarray(program(images).detach().numpy(), dtype=np.float32)
@@ -177,8 +187,8 @@ def _export_sentence_transformer(model: TrainedModel, out: Path) -> float:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise DmlError(
-            f"export to sentence-transformers needs the library, to check the folder ({error}); install it: "
-            "pip install sentence-transformers"
+            f"export to sentence-transformers needs the library, to check the folder ({error}); "
+            "install it: pip install sentence-transformers"
         ) from error
     partial = partial_path(out)
     try:
@@ -192,8 +202,9 @@ def _export_sentence_transformer(model: TrainedModel, out: Path) -> float:
                 angle = _largest_angle(model.embed_images(files), found)
             if not angle <= _LOOSE_TOLERANCE:
                 raise DmlError(
-                    f"sentence-transformers gives different embeddings of image files: they differ by {angle:.2g} in "
-                    f"cosine; expected at most {_LOOSE_TOLERANCE}. Files were not written"
+                    "sentence-transformers gives different embeddings of image files: they differ "
+                    f"by {angle:.2g} in cosine; expected at most {_LOOSE_TOLERANCE}. Files were "
+                    "not written"
                 )
             partial.rename(out)
     finally:
@@ -202,7 +213,9 @@ def _export_sentence_transformer(model: TrainedModel, out: Path) -> float:
 
 
 def _prepares_files(model: TrainedModel) -> bool:
-    """Return whether ``prepare.py``, and not only the reader of a plugin, can prepare image files for the network."""
+    """Return whether ``prepare.py``, and not only the reader of a plugin, can prepare image files
+    for the network.
+    """
     return model.reader is not None and model.reader.describe().get("kind") in prepare.KINDS
 
 
@@ -231,8 +244,9 @@ def _compare(
 ) -> tuple[float, float]:
     """Embed photographs with the network, the exported network and the run, and compare.
 
-    Return the largest differences of the exported network: from the network in float32, relative to the largest entry;
-    and from the run, as 1 minus the cosine, which is larger if the run computes in half precision.
+    Return the largest differences of the exported network: from the network in float32, relative to
+    the largest entry; and from the run, as 1 minus the cosine, which is larger if the run computes
+    in half precision.
     """
     prepared, loaded, embeddings_ND = _embed_photographs(model)
     largest, difference = 1e-30, 0.0
@@ -246,21 +260,24 @@ def _compare(
     difference /= largest
     if not difference <= _TOLERANCE:
         raise DmlError(
-            f"the exported network gives different embeddings: they differ by {difference:.2g} of the largest entry; "
-            f"expected at most {_TOLERANCE:.0e}. Files were not written"
+            f"the exported network gives different embeddings: they differ by {difference:.2g} of "
+            f"the largest entry; expected at most {_TOLERANCE:.0e}. Files were not written"
         )
     exported_ND = exported(prepared)
     angle = _largest_angle(network(loaded).numpy(), exported_ND)
     if not angle <= _COSINE_TOLERANCE:
         raise DmlError(
-            f"{_PROGRAM.name} and the exported network give different embeddings of image files: they differ by "
-            f"{angle:.2g} in cosine; expected at most {_COSINE_TOLERANCE:.0e}. Files were not written"
+            f"{_PROGRAM.name} and the exported network give different embeddings of image files: "
+            f"they differ by {angle:.2g} in cosine; expected at most {_COSINE_TOLERANCE:.0e}. "
+            "Files were not written"
         )
     return difference, _largest_angle(embeddings_ND, exported_ND)
 
 
 def _embed_photographs(model: TrainedModel) -> tuple[Tensor, Tensor, npt.NDArray[np.float32]]:
-    """Draw photographs (or noise); return inputs by ``prepare.py`` and by the data set, and embeddings."""
+    """Draw photographs (or noise); return inputs by ``prepare.py`` and by the data set, and
+    embeddings.
+    """
     if model.reader is None:
         images = _draw_noise(max(_BATCHES), model.input_shape)
         return images, images, model.embed(images)

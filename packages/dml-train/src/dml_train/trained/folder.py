@@ -1,7 +1,7 @@
 """Embed images into a file, so that an interrupted call can resume.
 
-When called again, `embed_images` embeds only chunks that are missing, damaged or outdated (see `ChunkStore`), and then
-joins all chunks.
+When called again, `embed_images` embeds only chunks that are missing, damaged or outdated (see
+`ChunkStore`), and then joins all chunks.
 
 Shapes: `N` images that can be decoded, `D` embedding dimension.
 """
@@ -48,21 +48,22 @@ def embed_folder(
 ) -> FolderEmbedding:
     """Embed all images in a folder, including subfolders, sorted by path.
 
-    This function also writes a JSON file, with the suffix ``.json`` instead of ``.npy``: the paths of the rows, the
-    skipped images, the run and step, and how images were prepared. Chunks are kept in ``.NAME.npy.chunks`` until the
-    file is complete, even after an error.
+    This function also writes a JSON file, with the suffix ``.json`` instead of ``.npy``: the paths
+    of the rows, the skipped images, the run and step, and how images were prepared. Chunks are kept
+    in ``.NAME.npy.chunks`` until the file is complete, even after an error.
 
     Args:
         out: the .npy file to create: (N, D) float32, or, with `codes`, (N, ceil(D / 8)) uint8.
         codes: whether to write a single bit per dimension, see `pack_codes`.
         skip: whether to omit images that can't be decoded, instead of raising an error.
         labels: a .npy file to create for labels, (N,) int64; see `ImageList.labels`.
-        chunk_size: number of images to embed and write per chunk. The last bits of the embeddings depend on this size.
+        chunk_size: number of images to embed and write per chunk. The last bits of the embeddings
+            depend on this size.
         workers: number of processes that load ahead.
         console: shows progress; by default, not shown.
 
-    Raise DmlError if images are missing, an image can't be decoded, an image to label isn't in a subfolder, the disk is
-    full, or another process writes this file.
+    Raise DmlError if images are missing, an image can't be decoded, an image to label isn't in a
+    subfolder, the disk is full, or another process writes this file.
     """
     plan = EmbeddingPlan(model, list_folder(Path(folder)), codes, chunk_size)
     return embed_images(plan, out, ThisProcess(workers), skip=skip, labels=labels, console=console)
@@ -77,10 +78,11 @@ def embed_images(
     labels: Path | str | None = None,
     console: Console | None = None,
 ) -> FolderEmbedding:
-    """Embed the images of a plan with an engine; see `embed_folder` for the other arguments and errors.
+    """Embed the images of a plan with an engine; see `embed_folder` for the other arguments and
+    errors.
 
-    `out` can also be a .parquet file, with a row per image: ``path``, ``embedding`` (D float32) or ``code`` (bytes),
-    and, with `labels`, ``label``.
+    `out` can also be a .parquet file, with a row per image: ``path``, ``embedding`` (D float32) or
+    ``code`` (bytes), and, with `labels`, ``label``.
     """
     out = Path(out)
     if labels is not None:
@@ -94,8 +96,8 @@ def embed_images(
 class ChunkStore:
     """A folder of finished `chunks`, to be joined to the file `path`.
 
-    A chunk is a .npz file with the plan's key for the chunk, the bad images, and the rows. The checksums of the zip
-    format reveal a damaged file.
+    A chunk is a .npz file with the plan's key for the chunk, the bad images, and the rows. The
+    checksums of the zip format reveal a damaged file.
     """
 
     def __init__(self, path: Path, plan: EmbeddingPlan, chunks: Sequence[int]) -> None:
@@ -106,7 +108,9 @@ class ChunkStore:
     def filled(
         self, engine: Engine, *, doing: str, skip: bool, console: Console | None
     ) -> Iterator[FolderEmbedding]:
-        """Embed chunks that are missing, damaged or outdated; when the context ends, remove all chunks."""
+        """Embed chunks that are missing, damaged or outdated; when the context ends, remove all
+        chunks.
+        """
         with report_write_errors(f"make the folder {self.folder}"):
             self.folder.mkdir(exist_ok=True)
         plan = self._plan
@@ -130,7 +134,9 @@ class ChunkStore:
         return (self._read(chunk)[2] for chunk in self._chunks)
 
     def _is_complete(self, chunk: int, skip: bool) -> bool:
-        """Return whether a chunk is intact and up to date and, unless `skip`, doesn't list bad images."""
+        """Return whether a chunk is intact and up to date and, unless `skip`, doesn't list bad
+        images.
+        """
         try:
             key, bad, _ = self._read(chunk)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
@@ -160,7 +166,9 @@ def write_embedding(
     parts: Iterable[npt.NDArray[Any]],
     labels: Path | str | None,
 ) -> None:
-    """Write the files of a complete embedding: labels, the description of the rows, and the rows, given in parts."""
+    """Write the files of a complete embedding: labels, the description of the rows, and the rows,
+    given in parts.
+    """
     kept = done.paths
     plan.check_decoded(done)
     label_ids: npt.NDArray[np.int64] | None = None

@@ -1,4 +1,6 @@
-"""Share a trained network as a folder in the form of the Hugging Face Hub, and find such a folder to open it."""
+"""Share a trained network as a folder in the form of the Hugging Face Hub, and find such a folder
+to open it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ HUB = "hf:"  # the prefix of a name on the Hub
 def write_hub_folder(model: TrainedModel, out: Path, registry: Registry) -> None:
     """Write config.json, model.safetensors and a model card, README.md, into a new folder.
 
-    Absolute paths in the recipe are replaced by the last component. Raise DmlError if writing fails.
+    Absolute paths in the recipe are replaced by the last component. Raise DmlError if writing
+    fails.
     """
     partial = partial_path(out)
     document = _shorten_paths(model.recipe.to_dict())
@@ -68,7 +71,9 @@ def write_hub_folder(model: TrainedModel, out: Path, registry: Registry) -> None
 
 
 def _shorten_paths(value: Any) -> Any:
-    """Replace absolute paths, which name folders of the machine that trained, by the last component."""
+    """Replace absolute paths, which name folders of the machine that trained, by the last
+    component.
+    """
     if isinstance(value, Mapping):
         return {key: _shorten_paths(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -79,8 +84,9 @@ def _shorten_paths(value: Any) -> Any:
 def find_hub_folder(source: Path | str) -> Path | None:
     """Return the folder of a shared network, or None if `source` is something else.
 
-    A name that begins with ``hf:`` is downloaded, or read from the Hub client's cache; ``hf:OWNER/NAME@REVISION``
-    chooses a revision. Raise DmlError if the name can't be downloaded or read.
+    A name that begins with ``hf:`` is downloaded, or read from the Hub client's cache;
+    ``hf:OWNER/NAME@REVISION`` chooses a revision. Raise DmlError if the name can't be downloaded or
+    read.
     """
     if not str(source).startswith(HUB):
         folder = Path(source)
@@ -119,7 +125,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def load_hub_weights(folder: Path, network: EmbeddingModel) -> None:
-    """Load the weights, and the whitening if there is one; raise DmlError if these don't fit the network."""
+    """Load the weights, and the whitening if there is one; raise DmlError if these don't fit the
+    network.
+    """
     path = folder / WEIGHTS
     try:
         state = safetensors.torch.load_file(path)
@@ -215,10 +223,16 @@ def _table(metrics: Sequence[Metric], queries: str) -> str:
     if not metrics:
         return "Not measured."
     lines = [
-        f"| {m.title} | {m.value:.4f} | {'–' if m.low is None else f'{m.low:.4f} to {m.high:.4f}'} |"
+        (
+            f"| {m.title} | {m.value:.4f} | "
+            f"{'–' if m.low is None else f'{m.low:.4f} to {m.high:.4f}'} |"
+        )
         for m in metrics
     ]
-    title = f"Means over {queries} of classes that training never saw, with the {LEVEL:.0%} bootstrap interval."
+    title = (
+        f"Means over {queries} of classes that training never saw, with the {LEVEL:.0%} bootstrap "
+        "interval."
+    )
     return "\n".join([title, "", "| metric | value | interval |", "|---|---|---|", *lines])
 
 

@@ -1,6 +1,8 @@
-"""Images to embed, in a fixed order: from a folder, tar archives, tables, or a split of a run's data set.
+"""Images to embed, in a fixed order: from a folder, tar archives, tables, or a split of a run's
+data set.
 
-To list archives and tables, only headers and metadata are read, so that a machine reads only the images that it embeds.
+To list archives and tables, only headers and metadata are read, so that a machine reads only the
+images that it embeds.
 
 Shapes: `N` images.
 """
@@ -44,21 +46,27 @@ class ImageList:
 
     @property
     def places(self) -> list[Path]:
-        """The files or folders that contain the images, which must also be visible to other machines."""
+        """The files or folders that contain the images, which must also be visible to other
+        machines.
+        """
         return list(dict.fromkeys(self.files)) if self.folder is None else [self.folder]
 
     def chunks(self, model: TrainedModel, items: Sequence[range]) -> ImageChunks:
-        """Divide images into chunks, given as ranges of indices, and prepare the images for the model."""
+        """Divide images into chunks, given as ranges of indices, and prepare the images for the
+        model.
+        """
         chunks = [np.arange(part.start, part.stop) for part in items]
         if self.split is None:
             return model.chunks_of(self.sources, chunks)
         return ImageChunks(self.split, chunks)
 
     def labels(self, kept: Sequence[str]) -> tuple[npt.NDArray[np.int64], dict[str, Any]]:
-        """Return labels for the images with these names, and an entry for the description of the rows.
+        """Return labels for the images with these names, and an entry for the description of the
+        rows.
 
-        The label of an image file is the index of the class (the first folder in its name) in all classes sorted by
-        name; raise DmlError for images that aren't in a folder. For a split, return the labels of all items.
+        The label of an image file is the index of the class (the first folder in its name) in all
+        classes sorted by name; raise DmlError for images that aren't in a folder. For a split,
+        return the labels of all items.
         """
         if self.split is not None:
             return self.split.labels, {}
@@ -68,15 +76,17 @@ class ImageList:
             )
         if (loose := next((name for name in kept if "/" not in name), None)) is not None:
             raise DmlError(
-                f"labels are made from the names of folders in {self.folder}, but {loose} is not in any; "
-                "move it into its class's folder, or omit labels"
+                f"labels are made from the names of folders in {self.folder}, but {loose} is not "
+                "in any; move it into its class's folder, or omit labels"
             )
         folders = [name.partition("/")[0] for name in kept]
         classes, labels = np.unique(np.array(folders, dtype=object), return_inverse=True)
         return labels.astype(np.int64), {"classes": classes.tolist()}
 
     def describe(self) -> dict[str, Any] | None:
-        """Return the folder or the files in JSON's types; None for a split, whose rows are all items in order."""
+        """Return the folder or the files in JSON's types; None for a split, whose rows are all
+        items in order.
+        """
         if self.split is not None:
             return None
         if self.folder is not None:
@@ -84,7 +94,9 @@ class ImageList:
         return {"files": [str(file.resolve()) for file in self.places]}
 
     def states(self, items: Iterable[int], *, with_time: bool = True) -> list[str]:
-        """Return names, file sizes and file times of images, to detect changes (images aren't read)."""
+        """Return names, file sizes and file times of images, to detect changes (images aren't
+        read).
+        """
         if self.split is not None:
             return [self.names[item] for item in items]
         found = [self.files[item] for item in items]
@@ -101,7 +113,8 @@ class ImageList:
 def list_folder(folder: Path) -> ImageList:
     """List all images in a folder, including subfolders but not hidden paths, sorted by path.
 
-    Raise DmlError if `folder` isn't a folder, doesn't contain an image, or a subfolder can't be read.
+    Raise DmlError if `folder` isn't a folder, doesn't contain an image, or a subfolder can't be
+    read.
     """
     if not folder.is_dir():
         raise DmlError(
@@ -120,13 +133,15 @@ def list_folder(folder: Path) -> ImageList:
 
 
 def list_split(model: TrainedModel, name: SplitName, registry: Registry | None = None) -> ImageList:
-    """List a split of the run's data set; raise DmlError if the data set lacks this split or files are missing."""
+    """List a split of the run's data set; raise DmlError if the data set lacks this split or files
+    are missing.
+    """
     dataset = build_dataset(model.recipe, registry or installed())
     split = {"train": dataset.train, "test": dataset.test, "gallery": dataset.gallery}[name]
     if split is None:
         raise DmlError(
-            f"the data set {model.recipe.dataset['name']!r} doesn't define a gallery: use the test split, which "
-            "contains both queries and gallery"
+            f"the data set {model.recipe.dataset['name']!r} doesn't define a gallery: use the test "
+            "split, which contains both queries and gallery"
         )
     names = [
         f"{item} {split.class_names[label]}" for item, label in enumerate(split.labels.tolist())
@@ -138,7 +153,9 @@ _COLUMNS = ("image", "bytes", "path", "file")  # the first of these in a table i
 
 
 def open_images(path: Path) -> ImageList:
-    """List the images in a folder, archive or table, or in a folder of archives or tables; raise DmlError if none."""
+    """List the images in a folder, archive or table, or in a folder of archives or tables; raise
+    DmlError if none.
+    """
     files = [path]
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in {".tar", *TABLES})
@@ -155,8 +172,8 @@ def open_images(path: Path) -> ImageList:
     kind = files[0].suffix
     if not all(file.is_file() for file in files) or kind not in {".tar", *TABLES}:
         raise DmlError(
-            f"{path} is not a folder; expected a folder of images, which can contain subfolders, a .tar archive, or a "
-            f"table ({', '.join(sorted(TABLES))})"
+            f"{path} is not a folder; expected a folder of images, which can contain subfolders, a "
+            f".tar archive, or a table ({', '.join(sorted(TABLES))})"
         )
     files = [file.absolute() for file in files]
     return _list_archives(path, files) if kind == ".tar" else _list_tables(path, files)
@@ -185,7 +202,9 @@ def _list_archives(path: Path, files: Sequence[Path]) -> ImageList:
 
 
 def _list_tables(path: Path, files: Sequence[Path]) -> ImageList:
-    """List the images in tables with cells that are encoded images, or paths relative to the table's folder."""
+    """List the images in tables with cells that are encoded images, or paths relative to the
+    table's folder.
+    """
     rows: list[TableRow] = []
     paths: list[str] = []
     for file in files:
@@ -193,8 +212,8 @@ def _list_tables(path: Path, files: Sequence[Path]) -> ImageList:
         column = next((name for name in _COLUMNS if name in table.schema.names), None)
         if column is None:
             raise DmlError(
-                f"{file} has columns {', '.join(table.schema.names)}; expected encoded images in 'image' or 'bytes', "
-                "or paths in 'path' or 'file'"
+                f"{file} has columns {', '.join(table.schema.names)}; expected encoded images in "
+                "'image' or 'bytes', or paths in 'path' or 'file'"
             )
         if str(table.schema.field(column).type) in ("string", "large_string"):
             paths += [

@@ -1,4 +1,5 @@
-"""Find images that should not be used to evaluate a run: training images, and near-copies of training images.
+"""Find images that should not be used to evaluate a run: training images, and near-copies of
+training images.
 
 Shapes: `T` test items, `N` training items of a block, `D` embedding dimension.
 """
@@ -40,7 +41,8 @@ class Leak(NamedTuple):
 
     similarity: float  # the cosine of the embeddings
     part: str  # the split of the test image: "test" or "gallery"
-    test: str  # the file of the test image or, if the data set doesn't use files, the index in the split
+    # the file of the test image or, if the data set doesn't use files, the index in the split
+    test: str
     test_class: str
     train: str  # like `test`, for the training image
     train_class: str
@@ -54,15 +56,19 @@ def find_leaks(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> list[Leak]:
-    """Find all pairs with ``cosine(test image, training image) ≥ threshold``, exactly; most similar first.
+    """Find all pairs with ``cosine(test image, training image) ≥ threshold``, exactly; most similar
+    first.
 
-    This function compares all images of the test split and the gallery with all training images, including held-out
-    classes. Training images are embedded block by block to limit memory. Raise DmlError if `run` isn't a run's folder,
-    a checkpoint is missing or damaged, the threshold is out of range, or there are more than a million pairs.
+    This function compares all images of the test split and the gallery with all training images,
+    including held-out classes. Training images are embedded block by block to limit memory. Raise
+    DmlError if `run` isn't a run's folder, a checkpoint is missing or damaged, the threshold is out
+    of range, or there are more than a million pairs.
 
     Args:
-        threshold: -1 to 1. Scaled or recompressed copies are slightly below 1, depending on the network.
-        run, step, registry, console: see `evaluate_run`; the registry must provide the evaluator ``"exact"``.
+        threshold: -1 to 1. Scaled or recompressed copies are slightly below 1, depending on the
+            network.
+        run, step, registry, console: see `evaluate_run`; the registry must provide the evaluator
+            ``"exact"``.
     """
     if not -1 <= threshold <= 1:
         raise DmlError(
@@ -86,8 +92,8 @@ def find_leaks(
     for name, (split, rows) in parts.items():
         if len(split) != len(rows):
             raise DmlError(
-                f"the split {name!r} contains {len(split):,} items now, but had {len(rows):,} when the run ended; "
-                "restore the data of the run"
+                f"the split {name!r} contains {len(split):,} items now, but had {len(rows):,} when "
+                "the run ended; restore the data of the run"
             )
     network, device, precision = experiment.evaluated_model, experiment.device, experiment.precision
     workers = experiment.recipe.training.workers
@@ -104,7 +110,8 @@ def find_leaks(
                     )
                 except (TypeError, ValueError) as error:
                     raise DmlError(
-                        f"can't list more than {MOST:,} pairs: {error}. Increase the threshold, which is {threshold:g}"
+                        f"can't list more than {MOST:,} pairs: {error}. Increase the threshold, "
+                        f"which is {threshold:g}"
                     ) from error
                 tests = np.repeat(np.arange(len(rows_TD)), np.diff(offsets))
                 leaks += [
@@ -129,7 +136,9 @@ def _describe(split: Split, item: int) -> tuple[str, str]:
 
 
 def count_training_images(recipe: Recipe, registry: Registry, files: Iterable[Path]) -> int:
-    """Count the files that a run's data set lists for training (`TrainingFilesFactory`), including held-out classes."""
+    """Count the files that a run's data set lists for training (`TrainingFilesFactory`), including
+    held-out classes.
+    """
     factory = registry.entry("datasets", recipe.dataset["name"]).component.factory
     if not isinstance(factory, TrainingFilesFactory):
         return 0

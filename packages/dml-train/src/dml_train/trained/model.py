@@ -1,4 +1,6 @@
-"""A trained network, opened for use. Neither the training data nor the loss and the sampler are needed."""
+"""A trained network, opened for use. Neither the training data nor the loss and the sampler are
+needed.
+"""
 
 from __future__ import annotations
 
@@ -60,15 +62,17 @@ class TrainedModel:
         return PRECISIONS[self.recipe.training.precision]
 
     def embed(self, inputs: Tensor | npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Embed N >= 1 network inputs, float32 of shape ``(N, *input_shape)``, prepared as `reader.describe` says.
+        """Embed N >= 1 network inputs, float32 of shape ``(N, *input_shape)``, prepared as
+        `reader.describe` says.
 
-        Return (N, D) float32. Raise DmlError if the inputs have a different shape, or an embedding is not finite.
+        Return (N, D) float32. Raise DmlError if the inputs have a different shape, or an embedding
+        is not finite.
         """
         tensor = torch.as_tensor(inputs)
         if tensor.ndim != 4 or tensor.shape[1:] != self.input_shape or not len(tensor):
             raise DmlError(
-                f"inputs has shape {tuple(tensor.shape)}; expected (N, {', '.join(map(str, self.input_shape))}) with "
-                "N at least 1"
+                f"inputs has shape {tuple(tensor.shape)}; expected (N, "
+                f"{', '.join(map(str, self.input_shape))}) with N at least 1"
             )
         chunks = torch.split(tensor.float(), CHUNK_SIZE)
         parts = [forward(self.network, chunk, self.device, self.precision) for chunk in chunks]
@@ -87,9 +91,9 @@ class TrainedModel:
     ) -> npt.NDArray[np.float32]:
         """Decode, prepare and embed N >= 1 images, (N, D) float32; `workers` processes load ahead.
 
-        Images can be files, images inside files, RGB arrays (height, width, 3) or grey arrays (height, width). Raise
-        DmlError if images are missing, an image can't be decoded, an embedding isn't finite, or the run's data set
-        doesn't say how to prepare images.
+        Images can be files, images inside files, RGB arrays (height, width, 3) or grey arrays
+        (height, width). Raise DmlError if images are missing, an image can't be decoded, an
+        embedding isn't finite, or the run's data set doesn't say how to prepare images.
         """
         if not len(images):
             raise DmlError("images is empty; expected at least one image")
@@ -106,7 +110,9 @@ class TrainedModel:
     def embed_chunks(
         self, source: ImageChunks, *, workers: int = 0
     ) -> Generator[EmbeddedChunk, None, None]:
-        """Embed images with a forward pass per chunk; see `dml_train.measure.embed.embed_chunks`."""
+        """Embed images with a forward pass per chunk; see
+        `dml_train.measure.embed.embed_chunks`.
+        """
         return embed_chunks(
             self.network, source, device=self.device, precision=self.precision, workers=workers
         )
@@ -118,12 +124,14 @@ class TrainedModel:
         return ImageChunks(self.split_of(images), items, _names(images))
 
     def split_of(self, images: Sequence[ImageSource]) -> Split:
-        """Return a split that prepares these images for the network; raise DmlError if a reader isn't defined."""
+        """Return a split that prepares these images for the network; raise DmlError if a reader
+        isn't defined.
+        """
         if self.reader is None:
             raise DmlError(
-                f"the data set {self.recipe.dataset['name']!r} of the run in {self.folder.path} doesn't say how to "
-                "prepare image files: its factory has no attribute 'image_reader'. "
-                "Embed a split of the data set instead",
+                f"the data set {self.recipe.dataset['name']!r} of the run in {self.folder.path} "
+                "doesn't say how to prepare image files: its factory has no attribute "
+                "'image_reader'. Embed a split of the data set instead",
                 arguments=("split",),
             )
         return self.reader.of_images(images)
@@ -147,16 +155,19 @@ def open_model(
     step: int | None = None,
     whitened: bool = True,
 ) -> TrainedModel:
-    """Open a trained network, with the whitening if ``dml eval --whiten`` has learned it for these weights.
+    """Open a trained network, with the whitening if ``dml eval --whiten`` has learned it for these
+    weights.
 
-    The data set is only used if it does not define an ``image_reader``. Raise DmlError if `run_dir` isn't a run's
-    folder, the checkpoint is missing or damaged, or a component isn't installed.
+    The data set is only used if it does not define an ``image_reader``. Raise DmlError if `run_dir`
+    isn't a run's folder, the checkpoint is missing or damaged, or a component isn't installed.
 
     Args:
-        run_dir: the run's folder; or a folder written by ``dml export --to hub``; or the name on the Hugging Face Hub,
-            ``"hf:OWNER/NAME"`` or ``"hf:OWNER/NAME@REVISION"``, which needs ``dml-train[hf]``.
+        run_dir: the run's folder; or a folder written by ``dml export --to hub``; or the name on
+            the Hugging Face Hub, ``"hf:OWNER/NAME"`` or ``"hf:OWNER/NAME@REVISION"``, which needs
+            ``dml-train[hf]``.
         registry: provides backbones and data sets; default: all installed ones.
-        step: use the weights of this step's checkpoint; by default, use the weights that the run is evaluated by.
+        step: use the weights of this step's checkpoint; by default, use the weights that the run is
+            evaluated by.
         whitened: whether to apply the whitening.
     """
     registry = registry or installed()
@@ -212,7 +223,9 @@ def _open_shared(folder: Path, registry: Registry) -> TrainedModel:
 
 
 def _make_reader(recipe: Recipe, registry: Registry) -> ImageReader | None:
-    """Return the reader that prepares image files like the data set; None if the data set doesn't define one."""
+    """Return the reader that prepares image files like the data set; None if the data set doesn't
+    define one.
+    """
     options = {key: value for key, value in recipe.dataset.items() if key != "name"}
     factory = registry.entry("datasets", recipe.dataset["name"]).component.factory
     return factory.image_reader(**options) if isinstance(factory, ImageReadingFactory) else None

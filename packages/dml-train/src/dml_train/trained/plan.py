@@ -1,7 +1,9 @@
-"""A plan to embed images chunk by chunk: which images share a forward pass, and which values rows depend on.
+"""A plan to embed images chunk by chunk: which images share a forward pass, and which values rows
+depend on.
 
-The last bits of an embedding depend on the other images in the forward pass. Therefore processes and machines share the
-work by chunks and not by images: the bits don't depend on the number of processes.
+The last bits of an embedding depend on the other images in the forward pass. Therefore processes
+and machines share the work by chunks and not by images: the bits don't depend on the number of
+processes.
 
 Shapes: `N` images that can be decoded, `B` images of a chunk, `D` embedding dimension.
 """
@@ -71,7 +73,9 @@ class EmbeddingPlan:
 
     @property
     def made_by(self) -> dict[str, Any]:
-        """The settings, in JSON's types, that change all rows: rows with different settings must not be joined."""
+        """The settings, in JSON's types, that change all rows: rows with different settings must
+        not be joined.
+        """
         recipe = self.model.recipe
         return {
             "weights": self.model.weights,
@@ -133,10 +137,11 @@ def embed_chunks(
     console: Console | None,
     done: int = 0,
 ) -> Generator[ChunkRows, None, None]:
-    """Embed chunks of a plan with an engine, in any order, and show the progress on the console, if given.
+    """Embed chunks of a plan with an engine, in any order, and show the progress on the console, if
+    given.
 
-    Set `done` to the number of images that an earlier call embedded. Raise DmlError if an embedding isn't finite
-    or, unless `skip` is true, an image can't be decoded.
+    Set `done` to the number of images that an earlier call embedded. Raise DmlError if an embedding
+    isn't finite or, unless `skip` is true, an image can't be decoded.
     """
     if not chunks:
         return
@@ -172,7 +177,9 @@ class FolderEmbedding:
 def embed_in_memory(
     plan: EmbeddingPlan, *, skip: bool = False, workers: int = 0, console: Console | None = None
 ) -> tuple[npt.NDArray[Any], FolderEmbedding]:
-    """Embed all images of a plan in this process, and return rows and names; see `embed_folder` for the errors."""
+    """Embed all images of a plan in this process, and return rows and names; see `embed_folder` for
+    the errors.
+    """
     rows, kept, skipped = list[npt.NDArray[Any]](), list[str](), list[tuple[str, str]]()
     engine = ThisProcess(workers)
     with closing(

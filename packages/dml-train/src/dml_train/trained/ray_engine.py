@@ -1,8 +1,9 @@
 """The engine 'ray', which embeds chunks of images on the workers of a Ray cluster, using Ray Data.
 
-A row of the Ray data set is a chunk, so that a chunk's images share a forward pass, as in a single process. This
-process receives and writes the embeddings, so that finished chunks survive an interruption and machines needn't share
-the output folder. If a machine dies, a different machine embeds the chunk again.
+A row of the Ray data set is a chunk, so that a chunk's images share a forward pass, as in a single
+process. This process receives and writes the embeddings, so that finished chunks survive an
+interruption and machines needn't share the output folder. If a machine dies, a different machine
+embeds the chunk again.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class RayEngine:
 
 
 def list_sources(plan: EmbeddingPlan, chunk: int) -> list[ImageSource]:
-    """List a chunk's images for a worker to read; empty for a split, since the worker builds the data set."""
+    """List a chunk's images for a worker to read; empty for a split, since the worker builds the
+    data set.
+    """
     found = [plan.images.sources[item] for item in plan.items(chunk)] if plan.images.sources else []
     return [source.absolute() if isinstance(source, Path) else source for source in found]
 
@@ -100,7 +103,8 @@ def worker_arguments(plan: EmbeddingPlan, threads: int, expected: Expected) -> d
 class ChunkEmbedder:
     """A worker that opens the run once, and embeds a chunk per call.
 
-    Errors are returned as values, since Ray repeats a call that raises an error, and wraps the error.
+    Errors are returned as values, since Ray repeats a call that raises an error, and wraps the
+    error.
     """
 
     def __init__(
@@ -130,7 +134,8 @@ class ChunkEmbedder:
             self._model = open_model(run, step=step)
             if self._model.weights != weights:
                 raise DmlError(
-                    f"{worker} sees different weights in the run {run}; expected a path that all machines share"
+                    f"{worker} sees different weights in the run {run}; expected a path that all "
+                    "machines share"
                 )
             self._split = list_split(self._model, split) if split else None
         except DmlError as error:

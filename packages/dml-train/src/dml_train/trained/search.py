@@ -45,15 +45,21 @@ class Gallery:
 
     @classmethod
     def of_run(cls, model: TrainedModel, registry: Registry | None = None) -> Gallery:
-        """Return a run's gallery, or the test split if there is none; raise DmlError unless the run evaluated it."""
+        """Return a run's gallery, or the test split if there is none; raise DmlError unless the run
+        evaluated it.
+        """
         folder, reason = model.folder, ""
         if not folder.is_finished or not folder.embeddings().is_file():
             reason = "no embeddings to search in (it isn't finished, or evaluation.test is false)"
         elif model.step != (evaluated := folder.read_evaluation()["step"]):
-            reason = f"embeddings of step {evaluated}, but the model has the weights of step {model.step}"
+            reason = (
+                f"embeddings of step {evaluated}, but the model has the weights of step "
+                f"{model.step}"
+            )
         if reason:
             raise DmlError(
-                f"the run in {folder.path} has {reason}; search a folder of images or a file of embeddings instead",
+                f"the run in {folder.path} has {reason}; search a folder of images or a file of "
+                "embeddings instead",
                 arguments=("gallery", "index"),
             )
         embedded = Embedded.read(folder)
@@ -86,7 +92,9 @@ class Gallery:
         workers: int = 0,
         console: Console | None = None,
     ) -> Gallery:
-        """Embed the images of a folder as a gallery; see `embed_folder` for the arguments and errors."""
+        """Embed the images of a folder as a gallery; see `embed_folder` for the arguments and
+        errors.
+        """
         plan = EmbeddingPlan(model, list_folder(Path(folder)))
         rows, done = embed_in_memory(plan, skip=skip, workers=workers, console=console)
         note = f"{len(done.skipped)} images skipped" if done.skipped else ""
@@ -94,7 +102,9 @@ class Gallery:
 
     @classmethod
     def of_index(cls, model: TrainedModel, index: Path | str) -> Gallery:
-        """Read a .npy file of embeddings or codes, and the JSON file that names the images, or raise DmlError."""
+        """Read a .npy file of embeddings or codes, and the JSON file that names the images, or
+        raise DmlError.
+        """
         index = Path(index)
         rows, description = read_array(index), index_path(index)
         code_bytes = -(-model.dim // 8)
@@ -102,8 +112,9 @@ class Gallery:
         width = code_bytes if coded else model.dim
         if rows.ndim != 2 or rows.shape[1] != width or not (coded or rows.dtype.kind == "f"):
             raise DmlError(
-                f"{index} contains {rows.dtype} of shape {rows.shape}; expected floats (N, {model.dim}) or uint8 "
-                f"(N, {code_bytes}), as embedded by the run in {model.folder.path}"
+                f"{index} contains {rows.dtype} of shape {rows.shape}; expected floats (N, "
+                f"{model.dim}) or uint8 (N, {code_bytes}), as embedded by the run in "
+                f"{model.folder.path}"
             )
         if not description.is_file():
             names = [f"row {row}" for row in range(len(rows))]
@@ -166,14 +177,15 @@ def search(
 ) -> list[SearchResult]:
     """Find the k nearest items per query, exactly; ties are ordered by gallery index.
 
-    If a query is a file of the gallery, it will be excluded from this query's results. Raise DmlError if a query can't
-    be decoded.
+    If a query is a file of the gallery, it will be excluded from this query's results. Raise
+    DmlError if a query can't be decoded.
 
     Args:
         model, gallery: embeds the queries; the items to search.
         queries: image files.
         k: maximal number of items per query.
-        codes: whether to compare binary codes. If the gallery contains codes, these are always compared.
+        codes: whether to compare binary codes. If the gallery contains codes, these are always
+            compared.
         registry: provides the run's evaluator, which compares floats; default: all installed ones.
     """
     if not queries:

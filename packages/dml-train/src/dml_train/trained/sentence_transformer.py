@@ -1,4 +1,6 @@
-"""Write a trained network as a folder that sentence-transformers loads, made of modules of that library."""
+"""Write a trained network as a folder that sentence-transformers loads, made of modules of that
+library.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ _CONFIG = "config.json"
 def write_sentence_transformer(model: TrainedModel, folder: Path) -> None:
     """Write the network of `model` into a new folder, with a subfolder per module.
 
-    The library prepares images by timm and Pillow, so pixels can differ by a rounding from this package's, and large
-    JPEG files aren't decoded at a reduced size. Raise a `DmlError` if a part of the network isn't among the library's
-    modules.
+    The library prepares images by timm and Pillow, so pixels can differ by a rounding from this
+    package's, and large JPEG files aren't decoded at a reduced size. Raise a `DmlError` if a part
+    of the network isn't among the library's modules.
     """
     listed: list[dict[str, Any]] = []
     for place, (kind, config, weights) in enumerate(_list_modules(model)):
@@ -78,9 +80,10 @@ def _list_modules(model: TrainedModel) -> list[Module]:
         or options["normalize"] == "caffe"
     ):
         raise DmlError(
-            "sentence-transformers has no modules for this network; expected a network of timm without LoRA, levels "
-            "and batch norm in the head, with features (1, F, h, w) and average pooling, or a vector, for square "
-            "photographs in RGB. Export to hub, onnx or torch-export instead"
+            "sentence-transformers has no modules for this network; expected a network of timm "
+            "without LoRA, levels and batch norm in the head, with features (1, F, h, w) and "
+            "average pooling, or a vector, for square photographs in RGB. Export to hub, onnx or "
+            "torch-export instead"
         )
     trunk, size = backbone.trunk, int(backbone.num_features)
     weights = {f"timm_model.{name}": tensor for name, tensor in trunk.state_dict().items()}
@@ -114,7 +117,9 @@ def _dense(weight_OI: Tensor, bias_O: Tensor | None) -> Module:
 
 
 def _describe_trunk(trunk: Any, image_size: int, steps: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a timm network and the preparation of images as transformers' TimmWrapperModel does."""
+    """Describe a timm network and the preparation of images as transformers' TimmWrapperModel
+    does.
+    """
     options, scale, offset = steps["options"], steps["scale"], steps["offset"]
     prepared = {
         "input_size": [3, options["crop"], options["crop"]],

@@ -1,7 +1,9 @@
-"""Embed in shards: machines embed slices of the chunks, and the joined file is identical to a single process's.
+"""Embed in shards: machines embed slices of the chunks, and the joined file is identical to a
+single process's.
 
-Shard I of N holds chunks ``I · C // N`` to ``(I + 1) · C // N`` of all C chunks. An interrupted shard resumes. A
-finished shard consists of the rows, ``NAME.shard-I-of-N.npy``, and a manifest, ``NAME.shard-I-of-N.json``.
+Shard I of N holds chunks ``I · C // N`` to ``(I + 1) · C // N`` of all C chunks. An interrupted
+shard resumes. A finished shard consists of the rows, ``NAME.shard-I-of-N.npy``, and a manifest,
+``NAME.shard-I-of-N.json``.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _MOST_LISTED = 10  # missing shards in an error message
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A slice of the images, number `index` of `count`; raise InvalidOption unless 0 <= index < count."""
+    """A slice of the images, number `index` of `count`; raise InvalidOption unless 0 <= index <
+    count.
+    """
 
     index: int
     count: int
@@ -75,11 +79,12 @@ def embed_shard(
     skip: bool = False,
     console: Console | None = None,
 ) -> FolderEmbedding:
-    """Embed a shard of a plan's images into files next to `out`, which `join_shards` writes; see `embed_images`.
+    """Embed a shard of a plan's images into files next to `out`, which `join_shards` writes; see
+    `embed_images`.
 
-    Shards can be empty if there are more shards than chunks. Raise DmlError if an image can't be decoded, the disk is
-    full, another process embeds this shard, or a finished shard is from a different embedding. Finished chunks are
-    kept.
+    Shards can be empty if there are more shards than chunks. Raise DmlError if an image can't be
+    decoded, the disk is full, another process embeds this shard, or a finished shard is from a
+    different embedding. Finished chunks are kept.
     """
     path, chunks = shard.path(Path(out)), shard.chunks(len(plan))
     if index_path(path).is_file():
@@ -108,11 +113,13 @@ def embed_shard(
 def join_shards(
     plan: EmbeddingPlan, out: Path | str, *, labels: Path | str | None = None
 ) -> FolderEmbedding:
-    """Join the shards of `out` into the files that `embed_images` would have written, and keep the shards.
+    """Join the shards of `out` into the files that `embed_images` would have written, and keep the
+    shards.
 
-    The result counts all images as reused. If its `machines` has a single entry, the files have the same bits as from a
-    single process. Raise DmlError, before anything is written, if a shard is missing, unfinished, damaged, or made from
-    a different run, checkpoint, kind, list of images or number of shards.
+    The result counts all images as reused. If its `machines` has a single entry, the files have the
+    same bits as from a single process. Raise DmlError, before anything is written, if a shard is
+    missing, unfinished, damaged, or made from a different run, checkpoint, kind, list of images or
+    number of shards.
     """
     out = Path(out)
     shards = _find_shards(out)
@@ -128,35 +135,39 @@ def join_shards(
 
 
 def _find_shards(out: Path) -> list[Shard]:
-    """Return the shards of a file; raise DmlError unless all are finished and agree on the number of shards."""
+    """Return the shards of a file; raise DmlError unless all are finished and agree on the number
+    of shards.
+    """
     folder = out.parent
     pattern = re.compile(re.escape(out.stem) + r"\.shard-(\d+)-of-(\d+)\.json")
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     found = {(int(name[1]), int(name[2])) for name in map(pattern.fullmatch, names) if name}
     if not found:
         raise DmlError(
-            f"{folder} doesn't contain finished shards of {out.name} ({out.stem}.shard-I-of-N.json); "
-            "embed each shard first, with --shard I/N"
+            f"{folder} doesn't contain finished shards of {out.name} "
+            f"({out.stem}.shard-I-of-N.json); embed each shard first, with --shard I/N"
         )
     counts = sorted({count for _, count in found})
     if len(counts) > 1:
         raise DmlError(
-            f"{folder} contains shards of {out.name} from divisions into {' and into '.join(map(str, counts))} "
-            "shards; keep only the shards of one division"
+            f"{folder} contains shards of {out.name} from divisions into "
+            f"{' and into '.join(map(str, counts))} shards; keep only the shards of one division"
         )
     shards = [Shard(index, counts[0]) for index in range(counts[0])]
     missing = [str(shard) for shard in shards if (shard.index, shard.count) not in found]
     if missing:
         more = f" and {len(missing) - _MOST_LISTED} more" if len(missing) > _MOST_LISTED else ""
         raise DmlError(
-            f"{out} can't be joined: the shards {', '.join(missing[:_MOST_LISTED])}{more} are missing or unfinished; "
-            "run each with --shard I/N first"
+            f"{out} can't be joined: the shards {', '.join(missing[:_MOST_LISTED])}{more} are "
+            "missing or unfinished; run each with --shard I/N first"
         )
     return shards
 
 
 def _read_manifest(plan: EmbeddingPlan, path: Path, shard: Shard) -> dict[str, Any]:
-    """Read a shard's manifest; raise DmlError if it is corrupt, or describes a different shard or embedding."""
+    """Read a shard's manifest; raise DmlError if it is corrupt, or describes a different shard or
+    embedding.
+    """
     file = index_path(path)
     manifest = read_json(file)
     if missing := _KEYS - manifest.keys():
@@ -166,8 +177,9 @@ def _read_manifest(plan: EmbeddingPlan, path: Path, shard: Shard) -> dict[str, A
     for key, expected in json.loads(json.dumps(_made_by(plan, shard))).items():
         if (came := manifest["made_by"].get(key)) != expected:
             raise DmlError(
-                f"{path} belongs to a different embedding: {key} is {came!r}; expected {expected!r}, as in the run in "
-                f"{plan.model.folder.path} at step {plan.model.step}. Remove it, and embed that shard again"
+                f"{path} belongs to a different embedding: {key} is {came!r}; expected "
+                f"{expected!r}, as in the run in {plan.model.folder.path} at step "
+                f"{plan.model.step}. Remove it, and embed that shard again"
             )
     return manifest
 
@@ -192,9 +204,13 @@ def _find_damage(
         return (
             f"{path} is damaged: the checksum differs from the manifest; embed shard {shard} again"
         )
-    # Compare only names and sizes, since the file times of a copy on a different machine may differ.
+    # Compare only names and sizes, since the file times of a copy on a different machine may
+    # differ.
     if _digest_slice(plan, shard) != manifest["slice"]:
-        return f"images in {plan.images.title} changed since {path} was embedded; embed shard {shard} again"
+        return (
+            f"images in {plan.images.title} changed since {path} was embedded; embed shard {shard} "
+            "again"
+        )
     return None
 
 
@@ -217,7 +233,9 @@ def _digest_slice(plan: EmbeddingPlan, shard: Shard) -> str:
 
 
 def _describe_machine(device: torch.device) -> str:
-    """Describe processor, threads and torch's version, since the last bits of an embedding depend on them."""
+    """Describe processor, threads and torch's version, since the last bits of an embedding depend
+    on them.
+    """
     if device.type == "cuda":
         kind = torch.cuda.get_device_name(device)
     else:

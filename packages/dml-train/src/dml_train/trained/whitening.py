@@ -33,10 +33,11 @@ def learn_whitening(
     registry: Registry | None = None,
     console: Console,
 ) -> Whitening:
-    """Embed a run's training images, learn a whitening to `dim` dimensions, and store it in the run's folder.
+    """Embed a run's training images, learn a whitening to `dim` dimensions, and store it in the
+    run's folder.
 
-    `open_model` then applies it. See `open_model` for `step` and `registry`; also raise DmlError if `dim` exceeds the
-    rank of the training embeddings.
+    `open_model` then applies it. See `open_model` for `step` and `registry`; also raise DmlError if
+    `dim` exceeds the rank of the training embeddings.
     """
     folder, experiment = reopen(run, registry, step)
     whitening = fit_whitening(experiment.embed(experiment.train, console), dim)
@@ -48,7 +49,9 @@ def learn_whitening(
 
 
 def fit_whitening(rows_ND: npt.NDArray[np.float32], dim: int) -> Whitening:
-    """Learn the whitening from embeddings: W principal directions, divided by the standard deviation along each."""
+    """Learn the whitening from embeddings: W principal directions, divided by the standard
+    deviation along each.
+    """
     unit_ND = rows_ND / np.linalg.norm(rows_ND, axis=1, keepdims=True).clip(1e-12).astype(
         np.float64
     )
@@ -58,8 +61,8 @@ def fit_whitening(rows_ND: npt.NDArray[np.float32], dim: int) -> Whitening:
     most = int((variance_D > _LEAST_VARIANCE * variance_D[-1]).sum()) if variance_D[-1] > 0 else 0
     if not 1 <= dim <= most:
         raise DmlError(
-            f"the whitened dimension is {dim}; expected 1 to {most}, the rank of the embeddings of the "
-            f"{len(rows_ND):,} training images"
+            f"the whitened dimension is {dim}; expected 1 to {most}, the rank of the embeddings of "
+            f"the {len(rows_ND):,} training images"
         )
     kept = slice(None, -dim - 1, -1)
     components_WD = (direction_DD[:, kept] / np.sqrt(variance_D[kept])).T
@@ -69,7 +72,9 @@ def fit_whitening(rows_ND: npt.NDArray[np.float32], dim: int) -> Whitening:
 
 
 def read_whitening(folder: RunFolder, weights: str) -> Whitening | None:
-    """Read a run's whitening; return None if it is missing, or for weights with a different SHA-256."""
+    """Read a run's whitening; return None if it is missing, or for weights with a different
+    SHA-256.
+    """
     if not folder.whitening.is_file():
         return None
     try:

@@ -1,10 +1,11 @@
 """Baselines of a run, measured on the test split: raw pixels, and the network before training.
 
-Use baselines to judge whether a metric is good: on easy images, raw pixels score high, too. Both baselines depend only
-on the data set and the recipe's seed. They need a pass over the test images and two evaluations, about twice the cost
-of evaluating the run, and don't change the run.
+Use baselines to judge whether a metric is good: on easy images, raw pixels score high, too. Both
+baselines depend only on the data set and the recipe's seed. They need a pass over the test images
+and two evaluations, about twice the cost of evaluating the run, and don't change the run.
 
-Shapes: `B` images, `C` channels, `H`, `W` height and width, `D` dimension of the network's embedding, `P` of pixels.
+Shapes: `B` images, `C` channels, `H`, `W` height and width, `D` dimension of the network's
+embedding, `P` of pixels.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _OMITTED = "omitted"
 class Baselines:
     """The baselines of a run."""
 
-    # A baseline's name → the metrics that ``evaluation.json`` contains for the run, and ``bytes_per_item``.
+    # A baseline's name → the metrics that ``evaluation.json`` contains for the run, and
+    # ``bytes_per_item``.
     metrics: Mapping[str, Mapping[str, Any]]
     omitted: str = ""  # the reason if the run couldn't measure baselines; otherwise empty
 
@@ -51,7 +53,9 @@ class Baselines:
 
     @classmethod
     def read(cls, folder: RunFolder) -> Baselines:
-        """Read a run's baselines, if any; raise a `DmlError` if the run isn't finished, or the file is damaged."""
+        """Read a run's baselines, if any; raise a `DmlError` if the run isn't finished, or the file
+        is damaged.
+        """
         stored: dict[str, Any] = {}
         if folder.baselines.name in folder.read_manifest():
             folder.check_results(folder.baselines)
@@ -65,7 +69,8 @@ class Baselines:
 def measure_baselines(
     experiment: Experiment, folder: RunFolder, registry: Registry, console: Console, ranks: Ranks
 ) -> None:
-    """Measure the baselines of a run, and write the metrics, or the reason if omitted, to ``baselines.json``.
+    """Measure the baselines of a run, and write the metrics, or the reason if omitted, to
+    ``baselines.json``.
 
     An existing file is kept. Ranks share the work as they do for the trained embedding.
     """
@@ -114,7 +119,8 @@ def _measure(
 class _NetworkAndPixels(nn.Module):
     """A network's embedding and the image's pixels, side by side, so that images are loaded once.
 
-    The pixels of the network's input, of shape (C, H, W), are averaged over squares to at most 1,024 numbers per image.
+    The pixels of the network's input, of shape (C, H, W), are averaged over squares to at most
+    1,024 numbers per image.
     """
 
     def __init__(self, network: EmbeddingModel, shape: torch.Size) -> None:

@@ -27,7 +27,9 @@ class Best:
         return 0 < self.patience <= self.since
 
     def update(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Record an evaluation, and return whether it is the best so far; raise a `DmlError` if it lacks `metric`."""
+        """Record an evaluation, and return whether it is the best so far; raise a `DmlError` if it
+        lacks `metric`.
+        """
         if self.metric not in metrics:
             raise DmlError(
                 f"validation.metric is {self.metric!r}{nearest(self.metric, metrics)} "

@@ -111,7 +111,9 @@ class Experiment:
         )
 
     def embed_watched(self, console: Console, ranks: Ranks = SINGLE_PROCESS) -> Embedded:
-        """Embed the split that periodic evaluations use: the held-out classes if any, otherwise the test split."""
+        """Embed the split that periodic evaluations use: the held-out classes if any, otherwise the
+        test split.
+        """
         if self.validation is None:
             return self.embed_test(console, ranks)
         matches, _ = match_sides(self.validation)
@@ -126,10 +128,11 @@ class Experiment:
         ranks: Ranks = SINGLE_PROCESS,
         network: Network | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Embed a split, (N, D) float32, with `network`; default: the evaluated model with the current weights.
+        """Embed a split, (N, D) float32, with `network`; default: the evaluated model with the
+        current weights.
 
-        If the evaluator divides the work over ranks, all ranks receive all rows. Otherwise only the first rank does,
-        and the other ranks receive (0, D).
+        If the evaluator divides the work over ranks, all ranks receive all rows. Otherwise only the
+        first rank does, and the other ranks receive (0, D).
         """
         part = self.embed_share(network or self.evaluated_model, split, console, ranks)
         if isinstance(self.evaluator, PeersEvaluator):
@@ -161,10 +164,11 @@ def build(
     pretrained: bool = True,
     warn: bool = False,
 ) -> Experiment:
-    """Build all parts of a recipe, identical on every rank. The weights depend only on the recipe's seed.
+    """Build all parts of a recipe, identical on every rank. The weights depend only on the recipe's
+    seed.
 
-    See `build_model` for `pretrained`, and `build_dataset` for `warn`. Raise a `DmlError` if a component rejects an
-    option, a schedule's path doesn't exist, or the device is missing.
+    See `build_model` for `pretrained`, and `build_dataset` for `warn`. Raise a `DmlError` if a
+    component rejects an option, a schedule's path doesn't exist, or the device is missing.
     """
     training = recipe.training
     device = find_device(training.device, ranks.local_rank)
@@ -184,7 +188,8 @@ def build(
     if (size := training.views * len(sampler.batch_at(0, 0))) % ranks.world_size:
         raise DmlError(
             f"a batch contains {size} images, which {ranks.world_size} ranks can't share equally; "
-            f"choose a batch size that is a multiple of {ranks.world_size}, or a different number of ranks"
+            f"choose a batch size that is a multiple of {ranks.world_size}, or a different number "
+            "of ranks"
         )
     steps_per_epoch = len(sampler)
     num_steps = training.steps or max(1, math.ceil((training.epochs or 0) * steps_per_epoch))
@@ -228,8 +233,9 @@ def build(
         )
         if round(every) > num_steps:
             raise InvalidOption(
-                f"evaluation.every is {recipe.evaluation.every:g} {recipe.evaluation.unit}s, which are {round(every)} "
-                f"steps, but the run has {num_steps}: no evaluation would select weights; expected a shorter interval"
+                f"evaluation.every is {recipe.evaluation.every:g} {recipe.evaluation.unit}s, which "
+                f"are {round(every)} steps, but the run has {num_steps}: no evaluation would "
+                "select weights; expected a shorter interval"
             )
     average = None
     if training.ema_decay is not None:
@@ -253,10 +259,11 @@ def build(
 
 
 def build_dataset(recipe: Recipe, registry: Registry, *, warn: bool = False) -> Dataset:
-    """Build the data set of a recipe; raise a `DmlError` if an option is invalid, or a file is missing or invalid.
+    """Build the data set of a recipe; raise a `DmlError` if an option is invalid, or a file is
+    missing or invalid.
 
-    Set `warn` when a run starts, to log warnings such as the list of excluded images. Commands that use the run don't
-    repeat the warnings.
+    Set `warn` when a run starts, to log warnings such as the list of excluded images. Commands that
+    use the run don't repeat the warnings.
     """
     logger = logging.getLogger("dml_train.data")
     level = logger.level
@@ -280,7 +287,8 @@ def build_model(
 ) -> EmbeddingModel:
     """Build the untrained network; the weights depend only on the recipe's seed.
 
-    Set ``pretrained=False`` to not load pretrained weights, for example if a checkpoint will replace the weights.
+    Set ``pretrained=False`` to not load pretrained weights, for example if a checkpoint will
+    replace the weights.
     """
     seed_torch(device, recipe.training.seed, INITIALISATION, 0)
     backbone = registry.build(
@@ -306,12 +314,13 @@ def build_model(
 def build_head(num_features: int, level: Level, embedding: Embedding) -> EmbeddingHead:
     """Build the head of a level.
 
-    Raise an `InvalidOption` if a linear layer isn't used and the dimension differs from the number of features.
+    Raise an `InvalidOption` if a linear layer isn't used and the dimension differs from the number
+    of features.
     """
     if not embedding.linear and level.dim != num_features:
         raise InvalidOption(
-            f"embedding.linear is false and embedding.dim is {level.dim}; expected {num_features}: without a linear "
-            "layer, the embedding is the backbone's features"
+            f"embedding.linear is false and embedding.dim is {level.dim}; expected {num_features}: "
+            "without a linear layer, the embedding is the backbone's features"
         )
     return EmbeddingHead(
         num_features,
@@ -345,7 +354,8 @@ def build_loss(
     ]
     if not isinstance(losses[0], nn.Module):
         raise DmlError(
-            f"the loss {recipe.loss['name']!r} is a {type(losses[0]).__name__}; expected an nn.Module"
+            f"the loss {recipe.loss['name']!r} is a {type(losses[0]).__name__}; expected an "
+            "nn.Module"
         )
     loss: nn.Module = losses[0]
     if isinstance(head, LevelledHead):
@@ -359,14 +369,15 @@ def _memory_errors_as_dml_errors() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError, TypeError) as error:
-        # torch doesn't define an exception for a lack of CPU memory, or for sizes above 64 bits (a TypeError).
+        # torch doesn't define an exception for a lack of CPU memory, or for sizes above 64 bits (a
+        # TypeError).
         if isinstance(error, MemoryError) or re.search(
             "alloc|out of memory|overflow", str(error), re.IGNORECASE
         ):
             line = str(error).splitlines()[0]
             raise DmlError(
-                f"the network or the loss doesn't fit into memory ({line}); reduce embedding.dim, the number of "
-                "classes, or the memory of the loss"
+                f"the network or the loss doesn't fit into memory ({line}); reduce embedding.dim, "
+                "the number of classes, or the memory of the loss"
             ) from error
         raise
 
@@ -392,7 +403,8 @@ def find_device(name: str, local_rank: int = 0) -> torch.device:
     if name == "cuda" and count:
         if local_rank >= count:
             raise DmlError(
-                f"rank {local_rank} of this machine can't get a GPU: there are {count}; start at most {count} ranks"
+                f"rank {local_rank} of this machine can't get a GPU: there are {count}; start at "
+                f"most {count} ranks"
             )
         return torch.device("cuda", local_rank)
     if (device.index or 0) >= count:

@@ -3,10 +3,11 @@
 A checkpoint is a folder ``step-00001000`` with
 
 - ``model.safetensors``: the weights of backbone and head, readable by other programs;
-- ``state.pt``: the remaining state that a resumed run needs, read with ``weights_only=True``, so that loading can't run
-  code. The bytes depend only on the values, so a resumed run writes a file identical to an uninterrupted run;
-- ``parts/``, if ranks share tensors: a file per rank with the rank's rows (`dml_train.ranks.parts`); the state contains
-  placeholders for these tensors;
+- ``state.pt``: the remaining state that a resumed run needs, read with ``weights_only=True``, so
+  that loading can't run code. The bytes depend only on the values, so a resumed run writes a file
+  identical to an uninterrupted run;
+- ``parts/``, if ranks share tensors: a file per rank with the rank's rows
+  (`dml_train.ranks.parts`); the state contains placeholders for these tensors;
 - ``manifest.json``, written last: the step, and size and SHA-256 of the other files.
 
 A checkpoint can be loaded with any number of ranks.
@@ -39,7 +40,8 @@ from dml_train.ranks.ranks import SINGLE_PROCESS, Ranks
 WEIGHTS, STATE, MANIFEST, PARTS = "model.safetensors", "state.pt", "manifest.json", "parts"
 _FOLDER = re.compile(r"step-(\d{8,})")
 _PART = re.compile(rf"{PARTS}/[\w-]+{re.escape(SUFFIX)}")
-# If the disk is full, safetensors and torch raise their own errors instead of an OSError; torch's doesn't say why.
+# If the disk is full, safetensors and torch raise their own errors instead of an OSError; torch's
+# doesn't say why.
 _WRITE_ERRORS = (OSError, RuntimeError, safetensors.SafetensorError)
 
 
@@ -51,30 +53,38 @@ class Checkpoint:
     path: Path
 
     def parts(self) -> Parts:
-        """Open the rows that replace the placeholders in the state; raise a `DmlError` if a file isn't a part."""
+        """Open the rows that replace the placeholders in the state; raise a `DmlError` if a file
+        isn't a part.
+        """
         return Parts(self.path / PARTS)
 
     def weights(self) -> dict[str, Tensor]:
-        """Read the weights of backbone and head by name, on the CPU; raise a `DmlError` if weights are missing."""
+        """Read the weights of backbone and head by name, on the CPU; raise a `DmlError` if weights
+        are missing.
+        """
         try:
             return safetensors.torch.load_file(self.path / WEIGHTS)
         except (safetensors.SafetensorError, OSError, ValueError, RecursionError) as error:
             raise DmlError(f"{self.path / WEIGHTS} doesn't contain weights: {error}") from error
 
     def load_into(self, network: nn.Module) -> None:
-        """Load the weights into a network; raise a `DmlError` if the names or shapes don't match."""
+        """Load the weights into a network; raise a `DmlError` if the names or shapes don't
+        match.
+        """
         try:
             network.load_state_dict(self.weights())
         except RuntimeError as error:
             raise DmlError(
-                f"the weights in {self.path} don't match the run's recipe: {str(error).splitlines()[-1].strip()}"
+                f"the weights in {self.path} don't match the run's recipe: "
+                f"{str(error).splitlines()[-1].strip()}"
             ) from error
 
     def state(self, *, mapped: bool = False) -> dict[str, Any]:
-        """Read the remaining state, on the CPU; with `mapped`, tensors take memory only when they are read.
+        """Read the remaining state, on the CPU; with `mapped`, tensors take memory only when they
+        are read.
 
-        Tensors that ranks share are placeholders; use `parts` to read the rows. Raise a `DmlError` if the file lacks
-        this state.
+        Tensors that ranks share are placeholders; use `parts` to read the rows. Raise a `DmlError`
+        if the file lacks this state.
         """
         file = self.path / STATE
         try:
@@ -92,7 +102,9 @@ class Checkpoint:
         return state
 
     def best_step(self) -> int:
-        """Return the step of the best weights so far, 0 if the run doesn't select weights, or raise as `state`."""
+        """Return the step of the best weights so far, 0 if the run doesn't select weights, or raise
+        as `state`.
+        """
         best = self.state(mapped=True).get("best")
         if not isinstance(best, Mapping) or not isinstance(best.get("step"), int):
             raise DmlError(
@@ -133,7 +145,9 @@ def intact(folder: Path) -> Iterator[Checkpoint]:
 
 
 def corrupt(folder: Path) -> dict[Path, str]:
-    """Find corrupt checkpoints that are newer than the newest intact checkpoint; return the faults by path."""
+    """Find corrupt checkpoints that are newer than the newest intact checkpoint; return the faults
+    by path.
+    """
     found: dict[Path, str] = {}
     for _, path in _by_step(folder):
         wrong = fault(path)
@@ -173,10 +187,13 @@ def fault(path: Path) -> str | None:
 
 
 def prune(folder: Path, keep: int, protected: Collection[int] = ()) -> None:
-    """Remove checkpoints that lack a manifest, and all others except the newest `keep` and the `protected` steps."""
+    """Remove checkpoints that lack a manifest, and all others except the newest `keep` and the
+    `protected` steps.
+    """
     kept = 0
     for step, path in _by_step(folder):
-        # Note that checksums are not verified here: hashing all files on every save would be slower than saving.
+        # Note that checksums are not verified here: hashing all files on every save would be slower
+        # than saving.
         if (path / MANIFEST).exists():
             kept += 1
             if kept <= keep or step in protected:
@@ -202,15 +219,18 @@ def write(
     rows: Mapping[str, OwnRows] | None = None,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> Checkpoint:
-    """Write a checkpoint atomically: the folder is either complete or absent. Every rank must call this function.
+    """Write a checkpoint atomically: the folder is either complete or absent. Every rank must call
+    this function.
 
-    On every rank, raise `WriteRefused` if a disk is full or fails; the message names the newest intact checkpoint.
+    On every rank, raise `WriteRefused` if a disk is full or fails; the message names the newest
+    intact checkpoint.
 
     Args:
         folder: the run's folder of checkpoints, which all ranks must share; created if missing.
         step: number of optimizer steps done.
         weights: weights of backbone and head; written by the first rank.
-        state: nested dicts, lists and tuples of tensors, numbers, strings and None; written by the first rank.
+        state: nested dicts, lists and tuples of tensors, numbers, strings and None; written by the
+            first rank.
         rows: this rank's rows of the tensors that are placeholders in `state`, by path.
         ranks: the ranks that have the rows.
     """
@@ -240,7 +260,8 @@ def write(
 def _write_rows(
     partial: Path, rows: Mapping[str, OwnRows], ranks: Ranks
 ) -> tuple[str, FileRecord] | OSError:
-    """Write this rank's rows; return the file's name and manifest entry, or the error when writing failed.
+    """Write this rank's rows; return the file's name and manifest entry, or the error when writing
+    failed.
 
     An error isn't raised here, since the other ranks would wait for this rank.
     """
@@ -268,7 +289,8 @@ def _complete(
     for name, record in parts.items():
         if not (partial / name).is_file() or (partial / name).stat().st_size != record["bytes"]:
             raise OSError(
-                f"{name}, written on a different rank, is missing; expected a folder that all ranks share"
+                f"{name}, written on a different rank, is missing; expected a folder that all "
+                "ranks share"
             )
     torch.save(_without_identities(state), partial / STATE)
     files = {WEIGHTS: record_of(partial / WEIGHTS), STATE: record_of(partial / STATE), **parts}
@@ -294,8 +316,9 @@ def _report_write_errors(folder: Path, step: int, partial: Path) -> Iterator[Non
         )
         raise WriteRefused(
             f"can't save the checkpoint of step {step} in {folder}: "
-            f"{'the disk is full' if full else error} ({free} MiB free); {describe_newest(folder)}. "
-            f"{'Free some space' if full else 'Correct this'}, then resume the run",
+            f"{'the disk is full' if full else error} ({free} MiB free); "
+            f"{describe_newest(folder)}. {'Free some space' if full else 'Correct this'}, then "
+            "resume the run",
             arguments=("resume",),
         ) from error
 
@@ -303,9 +326,10 @@ def _report_write_errors(folder: Path, step: int, partial: Path) -> Iterator[Non
 def _without_identities(value: Any) -> Any:
     """Rebuild a tree of dicts, lists and tuples, so that pickled bytes depend only on the values.
 
-    Pickle stores a repeated object as a reference, and a loaded state shares different strings and tuples than the
-    saved state. In the result, equal strings are one object, and dicts, lists and tuples aren't repeated. Tensors don't
-    change: which tensors share memory depends on the code, not on the run's history.
+    Pickle stores a repeated object as a reference, and a loaded state shares different strings and
+    tuples than the saved state. In the result, equal strings are one object, and dicts, lists and
+    tuples aren't repeated. Tensors don't change: which tensors share memory depends on the code,
+    not on the run's history.
     """
     if type(value) is str:
         return sys.intern(value)

@@ -1,4 +1,6 @@
-"""Check before training that the data set suffices and the parts fit together; errors name the setting to change."""
+"""Check before training that the data set suffices and the parts fit together; errors name the
+setting to change.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ _ITEMS = 8  # number of items in the rehearsed evaluation, in 2 classes
 
 
 def check_sizes(dataset: Dataset, train: Split, described: str, *, tests: bool) -> None:
-    """Raise a `DmlError` if there are fewer than 2 classes to train on, or none of the test queries can be matched.
+    """Raise a `DmlError` if there are fewer than 2 classes to train on, or none of the test queries
+    can be matched.
 
     Args:
         dataset: all parts.
@@ -48,8 +51,9 @@ def check_sizes(dataset: Dataset, train: Split, described: str, *, tests: bool) 
     test = dataset.test
     if tests and dataset.gallery is None and np.bincount(test.labels).max(initial=0) < 2:
         raise DmlError(
-            f"the test split has {_count(len(test), 'image')} of {_count(len(test.class_names), 'class')}, one "
-            "per class, so no query has a match; expected classes with at least two images"
+            f"the test split has {_count(len(test), 'image')} of "
+            f"{_count(len(test.class_names), 'class')}, one per class, so no query has a match; "
+            "expected classes with at least two images"
         )
 
 
@@ -81,7 +85,9 @@ def build_sampler(
 
 
 def describe_training(dataset: Dataset, train: Split, share: float | None) -> str:
-    """Describe the sizes of training and test split, the data set's train_fraction, and the held-out classes."""
+    """Describe the sizes of training and test split, the data set's train_fraction, and the
+    held-out classes.
+    """
     classes = len(train.class_names)
     text = f"the training split has {_count(len(train), 'image')} of {_count(classes, 'class')}"
     held_out = len(dataset.train.class_names) - classes
@@ -96,9 +102,11 @@ def describe_training(dataset: Dataset, train: Split, share: float | None) -> st
 def check_matching(
     recipe: Recipe, registry: Registry, dataset: Dataset, validation: Split | None
 ) -> None:
-    """Raise a `DmlError` if groups or lists don't fit the splits or the evaluator, or exclude all matches.
+    """Raise a `DmlError` if groups or lists don't fit the splits or the evaluator, or exclude all
+    matches.
 
-    Check the held-out classes, `validation`, and, unless ``evaluation.test`` is false, the test split.
+    Check the held-out classes, `validation`, and, unless ``evaluation.test`` is false, the test
+    split.
     """
     splits: dict[str, tuple[Split, Split | None, Labels | Relevance | None]] = {}
     if recipe.evaluation.test:
@@ -118,9 +126,11 @@ def check_matching(
 def _check_part(
     queries: Split, gallery: Split | None, matches: Labels | Relevance | None
 ) -> Labels | Relevance | None:
-    """Check a split's matches (groups, lists or relevance), and return the queries' part; None if only labels decide.
+    """Check a split's matches (groups, lists or relevance), and return the queries' part; None if
+    only labels decide.
 
-    Raise a TypeError or ValueError if the matches don't fit the splits, or none of the queries can be matched.
+    Raise a TypeError or ValueError if the matches don't fit the splits, or none of the queries can
+    be matched.
     """
     groups = groups_of(queries)
     if isinstance(matches, Relevance) and (groups is not None or groups_of(gallery) is not None):
@@ -146,14 +156,16 @@ def _check_part(
         raise ValueError(f"matches contains {len(stated):,} queries; expected {len(queries):,}")
     if not Matching(stated, items, None if gallery is None else len(gallery)).has_match().any():
         raise ValueError(
-            "no query has a match that the rankings don't exclude; expected classes with items in more than one "
-            "group, and lists that don't exclude all matches"
+            "no query has a match that the rankings don't exclude; expected classes with items in "
+            "more than one group, and lists that don't exclude all matches"
         )
     return stated
 
 
 def _rehearse(recipe: Recipe, registry: Registry, matches: Labels | Relevance) -> None:
-    """Evaluate a few items with matches of this kind; raise a `DmlError` if these aren't supported by the evaluator."""
+    """Evaluate a few items with matches of this kind; raise a `DmlError` if these aren't supported
+    by the evaluator.
+    """
     # A recipe may ask for more clusters than there are items here.
     table = {
         key: value for key, value in recipe.evaluation.component().items() if key != "n_clusters"
@@ -179,13 +191,15 @@ def check_mining(recipe: Recipe, sampler: BatchSampler, evaluator: Evaluator) ->
     if isinstance(sampler, MiningSampler) and not isinstance(evaluator, MiningEvaluator):
         raise DmlError(
             f"the sampler {recipe.sampler['name']!r} mines hard negatives, which the evaluator "
-            f"{recipe.evaluation.name!r} doesn't find; expected an evaluator with hard_negatives(), such as "
-            "evaluation.name = 'exact'"
+            f"{recipe.evaluation.name!r} doesn't find; expected an evaluator with "
+            "hard_negatives(), such as evaluation.name = 'exact'"
         )
 
 
 def check_initialisation(table: Initialisation, loss: nn.Module, num_classes: int) -> None:
-    """Raise a `DmlError` if the table initialises class weights, but the loss doesn't have a weight per class."""
+    """Raise a `DmlError` if the table initialises class weights, but the loss doesn't have a weight
+    per class.
+    """
     if table.class_weights == "default":
         return
     found = list(find_class_weights(loss))

@@ -1,4 +1,5 @@
-"""Find the class weights of a run's loss: in the losses of levels, in a wrapped loss, or sharded over ranks.
+"""Find the class weights of a run's loss: in the losses of levels, in a wrapped loss, or sharded
+over ranks.
 
 Shapes: `C` classes, `D` embedding dimension.
 """
@@ -15,7 +16,9 @@ from dml_train.networks.model import LevelledLoss
 
 
 class OwnClassWeights(NamedTuple):
-    """This rank's rows of a loss's class weights, and the part of the embedding that they are compared with."""
+    """This rank's rows of a loss's class weights, and the part of the embedding that they are
+    compared with.
+    """
 
     weights: Tensor  # this rank's rows
     first: int  # the class of the first row

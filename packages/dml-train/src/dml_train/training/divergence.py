@@ -18,7 +18,8 @@ _ADVICE = (
 
 
 def divergence(what: str, newest_checkpoint: str, more: str = "") -> DmlError:
-    """Compose the error that ends a diverged run: values that aren't finite, the checkpoint to resume from, and advice.
+    """Compose the error that ends a diverged run: values that aren't finite, the checkpoint to
+    resume from, and advice.
 
     Use `more` for a further sentence, for example to name the items of the batch.
     """
@@ -33,19 +34,22 @@ def find_nonfinite(
     *,
     shared: bool = True,
 ) -> str | None:
-    """Return the name of the first tensor of network, loss or optimizer that isn't finite; None if all are finite.
+    """Return the name of the first tensor of network, loss or optimizer that isn't finite; None if
+    all are finite.
 
-    Use this before saving: a step can diverge although the loss was finite, and then the checkpoint is useless.
+    Use this before saving: a step can diverge although the loss was finite, and then the checkpoint
+    is useless.
 
     Args:
         weights: weights of backbone and head, as saved in a checkpoint.
         state: the remaining state of a checkpoint.
         rows: this rank's rows of the tensors that are placeholders in `state`.
-        untrained: names, in `weights` and in ``state["loss"]``, of tensors that don't change. They may be infinite
-            on purpose, for example in a mask, so only NaN is an error there.
+        untrained: names, in `weights` and in ``state["loss"]``, of tensors that don't change. They
+            may be infinite on purpose, for example in a mask, so only NaN is an error there.
         shared: whether to check `weights` and `state`, which are identical on all ranks.
     """
-    # With a moving average, `weights` is the average, and the state contains the weights that train.
+    # With a moving average, `weights` is the average, and the state contains the weights that
+    # train.
     parts = {
         "the network's": {**weights},
         "the trained": state.get("model"),
@@ -65,7 +69,9 @@ def find_nonfinite(
 
 
 def untrained_names(*modules: torch.nn.Module) -> set[str]:
-    """Collect the names of the buffers and frozen parameters, which the optimizer doesn't change."""
+    """Collect the names of the buffers and frozen parameters, which the optimizer doesn't
+    change.
+    """
     return {
         name
         for module in modules

@@ -1,6 +1,8 @@
-"""The fingerprint of a run's data set, to notice a change when a run resumes: path, size and class per image.
+"""The fingerprint of a run's data set, to notice a change when a run resumes: path, size and class
+per image.
 
-``data.npz`` contains three arrays per part: ``train_items``, ``train_sizes`` and ``train_classes``. Pixels aren't read.
+``data.npz`` contains three arrays per part: ``train_items``, ``train_sizes`` and ``train_classes``.
+Pixels aren't read.
 
 Shapes: `N` items, `C` classes.
 """
@@ -24,7 +26,8 @@ from dml_train.run_folder import RunFolder
 class Part(NamedTuple):
     """The items of the training split, the test split or the gallery."""
 
-    # (N,) uint64: hashes of the paths relative to the common folder; if the split doesn't use files, the row numbers.
+    # (N,) uint64: hashes of the paths relative to the common folder; if the split doesn't use
+    # files, the row numbers.
     items: npt.NDArray[Any]
     sizes: npt.NDArray[Any]  # (N,) int64: file sizes in bytes; if the split doesn't use files, 0
     classes: npt.NDArray[Any]  # (N,) uint64: hashes of the class names
@@ -34,7 +37,8 @@ _EMPTY = Part(*(np.empty(0, np.uint64) for _ in Part._fields))
 
 
 def find_changes(folder: RunFolder, dataset: Dataset) -> list[str]:
-    """Describe how a data set differs from the fingerprint in a run's folder, with a line per part; empty if equal.
+    """Describe how a data set differs from the fingerprint in a run's folder, with a line per part;
+    empty if equal.
 
     Raise a `DmlError` if the folder's fingerprint is corrupt, or an image file can't be read.
     """
@@ -50,7 +54,9 @@ def find_changes(folder: RunFolder, dataset: Dataset) -> list[str]:
 
 
 def save_fingerprint(folder: RunFolder, dataset: Dataset) -> None:
-    """Write a data set's fingerprint into the run's folder; raise a `DmlError` if an image can't be read."""
+    """Write a data set's fingerprint into the run's folder; raise a `DmlError` if an image can't be
+    read.
+    """
     arrays = {
         f"{name}_{field}": array
         for name, part in _take(dataset).items()
@@ -82,8 +88,8 @@ def _read(folder: RunFolder) -> dict[str, Part]:
             }
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DmlError(
-            f"{folder.data}, the fingerprint of the run's data, is corrupt: {error}. Remove it to resume without "
-            "comparing the data"
+            f"{folder.data}, the fingerprint of the run's data, is corrupt: {error}. Remove it to "
+            "resume without comparing the data"
         ) from error
 
 

@@ -26,7 +26,9 @@ from dml_train.training.replica import Replica
 def initialise(
     experiment: Experiment, replica: Replica, batches: StepBatches, console: Console, ranks: Ranks
 ) -> None:
-    """Prepare a new run as the recipe's ``[initialisation]`` says. This must be called on every rank."""
+    """Prepare a new run as the recipe's ``[initialisation]`` says. This must be called on every
+    rank.
+    """
     table = experiment.recipe.initialisation
     if table.class_weights == "uniform-by-classes":
         draw_by_classes(experiment)
@@ -53,7 +55,9 @@ def draw_by_classes(experiment: Experiment) -> None:
 def adapt_batch_norms(
     experiment: Experiment, replica: Replica, batches: StepBatches, console: Console
 ) -> None:
-    """Update the statistics of batch norms with forward passes over the first batches; weights aren't changed."""
+    """Update the statistics of batch norms with forward passes over the first batches; weights
+    aren't changed.
+    """
     recipe = experiment.recipe
     count = experiment.steps(recipe.initialisation.adapt_batch_norm, "epoch")
     memory_format = torch.channels_last if recipe.training.channels_last else torch.preserve_format
@@ -69,9 +73,11 @@ def adapt_batch_norms(
 
 @torch.no_grad()
 def set_to_class_means(experiment: Experiment, console: Console, ranks: Ranks) -> None:
-    """Set the weights of each class to the mean embedding of the class's training images, which aren't augmented.
+    """Set the weights of each class to the mean embedding of the class's training images, which
+    aren't augmented.
 
-    Source: the authors' code for Heated-Up Softmax, ``--better_init``, which they use on Stanford Online Products.
+    Source: the authors' code for Heated-Up Softmax, ``--better_init``, which they use on Stanford
+    Online Products.
     """
     split = experiment.train
     part = experiment.embed_share(experiment.model, split, console, ranks, "embed for class means")

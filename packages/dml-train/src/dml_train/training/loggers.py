@@ -20,10 +20,11 @@ CLOCK = "time/"  # prefix of values read from the clock, which differ from run t
 class JsonLines:
     """``metrics.jsonl``: a line per step, numbers in full precision.
 
-    A resumed run writes bytes identical to an uninterrupted run. For this, values read from the clock are omitted
-    (but sent to TensorBoard), and lines newer than the checkpoint are dropped when a run resumes. JSON has neither NaN
-    nor infinity, so such a value is ``null``, for example the gradient norm of a step that the loss scaler skips.
-    Raises a `DmlError` if the file is corrupt, or can't be written.
+    A resumed run writes bytes identical to an uninterrupted run. For this, values read from the
+    clock are omitted (but sent to TensorBoard), and lines newer than the checkpoint are dropped
+    when a run resumes. JSON has neither NaN nor infinity, so such a value is ``null``, for example
+    the gradient norm of a step that the loss scaler skips. Raises a `DmlError` if the file is
+    corrupt, or can't be written.
 
     Args:
         directory: the run's folder.
@@ -40,14 +41,16 @@ class JsonLines:
         kept = 0
         if path.exists():
             for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-                # The last line may be incomplete. It is newer than any checkpoint, since lines are flushed first.
+                # The last line may be incomplete. It is newer than any checkpoint, since lines are
+                # flushed first.
                 if not line.endswith(b"\n"):
                     break
                 try:
                     step = json.loads(line)["step"]
                 except (ValueError, KeyError, TypeError) as error:
                     raise DmlError(
-                        f"line {number} of {path} is corrupt; move the file away to resume without these lines"
+                        f"line {number} of {path} is corrupt; move the file away to resume without "
+                        "these lines"
                     ) from error
                 if step > start_step:
                     break
@@ -60,10 +63,11 @@ class JsonLines:
         )  # line-buffered: a killed run doesn't lose lines
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write a line, unless it equals the previous line; raise a `DmlError` if the disk is full or fails.
+        """Write a line, unless it equals the previous line; raise a `DmlError` if the disk is full
+        or fails.
 
-        A run that is resumed after the last step evaluates this step again. Since the repeated line isn't written, the
-        file is identical to that of an uninterrupted run.
+        A run that is resumed after the last step evaluates this step again. Since the repeated line
+        isn't written, the file is identical to that of an uninterrupted run.
         """
         lasting = {
             name: value if math.isfinite(value) else None
@@ -91,7 +95,8 @@ class TensorBoard:
 
     Args:
         directory: the run's folder.
-        start_step: steps done when logging starts; TensorBoard hides later steps of an earlier attempt.
+        start_step: steps done when logging starts; TensorBoard hides later steps of an earlier
+            attempt.
     """
 
     def __init__(self, directory: Path, start_step: int = 0) -> None:
@@ -104,7 +109,9 @@ class TensorBoard:
             self._writer = SummaryWriter(str(self._path), purge_step=start_step + 1)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Add a point per curve; raise a `DmlError` if the disk is full or fails, perhaps for earlier points."""
+        """Add a point per curve; raise a `DmlError` if the disk is full or fails, perhaps for
+        earlier points.
+        """
         try:
             with _report_write_errors(self._path):
                 for name, value in values.items():
@@ -114,7 +121,9 @@ class TensorBoard:
             raise
 
     def close(self) -> None:
-        """Flush the buffered points, unless `log` failed; raise a `DmlError` if the disk is full or fails."""
+        """Flush the buffered points, unless `log` failed; raise a `DmlError` if the disk is full or
+        fails.
+        """
         if not self._failed:
             with _report_write_errors(self._path):
                 self._writer.close()

@@ -17,7 +17,9 @@ from dml_train.training.build import Experiment
 
 
 def segments(sampler: BatchSampler, begin: int, end: int) -> list[range]:
-    """Split the steps from `begin` to `end` where negatives are mined, since later batches depend on the negatives."""
+    """Split the steps from `begin` to `end` where negatives are mined, since later batches depend
+    on the negatives.
+    """
     if not isinstance(sampler, MiningSampler):
         return [range(begin, end)]
     length = len(sampler)
@@ -37,7 +39,8 @@ def is_mining_due(sampler: BatchSampler, step: int) -> bool:
 
 
 def mine(experiment: Experiment, console: Console, ranks: Ranks) -> None:
-    """Find negatives with the network's current weights, and pass these to the sampler. Every rank must call this.
+    """Find negatives with the network's current weights, and pass these to the sampler. Every rank
+    must call this.
 
     On every rank, raise a `DmlError` if the evaluator raises an error for the embeddings.
     """

@@ -1,4 +1,6 @@
-"""Plugins and loggers that watch a run. When an observer fails, it is disabled, and the run continues."""
+"""Plugins and loggers that watch a run. When an observer fails, it is disabled, and the run
+continues.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ from dml_train.progress import say
 class Observers:
     """The plugins with hooks for runs, and the run's loggers.
 
-    When a plugin or logger raises an error, it is named once, and will not be called again. A `DmlError` ends the
-    run, since it is a message to the user. With ``DML_STRICT_PLUGINS=1``, any error ends the run.
+    When a plugin or logger raises an error, it is named once, and will not be called again. A
+    `DmlError` ends the run, since it is a message to the user. With ``DML_STRICT_PLUGINS=1``, any
+    error ends the run.
     """
 
     def __init__(
@@ -46,7 +49,8 @@ class Observers:
     def call(self, hook: str, **arguments: Any) -> None:
         """Call a hook in all plugins that have it."""
         arguments["run"] = self._run
-        # Like pluggy, call the last registered first, and pass only the arguments that the hook names.
+        # Like pluggy, call the last registered first, and pass only the arguments that the hook
+        # names.
         for implementation in reversed(getattr(self._plugins.manager.hook, hook).get_hookimpls()):
             given = {name: arguments[name] for name in implementation.argnames}
             who = f"the plugin {self._plugins.provider_of(implementation.plugin)} in {hook}"
@@ -62,7 +66,8 @@ class Observers:
     ) -> None:
         """Call an observer unless it is disabled; disable it if it fails.
 
-        Raise a `DmlError` if the observer raises it, or, with ``DML_STRICT_PLUGINS``, any other error.
+        Raise a `DmlError` if the observer raises it, or, with ``DML_STRICT_PLUGINS``, any other
+        error.
         """
         if id(observer) in self._set_aside:
             return

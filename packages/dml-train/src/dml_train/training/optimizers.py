@@ -18,22 +18,25 @@ PARTS = ("backbone", "head", "loss")
 class PartedOptimizer:
     """A torch optimizer with a learning rate per part, which schedules may set.
 
-    The learning rate of a part is ``lr`` times the part's multiplier. Parameters with fewer than 2 dimensions
-    (biases, the scales of norms) aren't decayed.
+    The learning rate of a part is ``lr`` times the part's multiplier. Parameters with fewer than 2
+    dimensions (biases, the scales of norms) aren't decayed.
 
-    If a parameter of the loss receives a sparse gradient (`dml_core.SparseLoss`), only the gradient's rows are updated:
-    using `torch.optim.SparseAdam` for ``adamw`` and ``adam``, so moments also change only in these rows; for ``sgd``,
-    momentum isn't used. Weight decay isn't used for these parameters either, since it would change all rows.
+    If a parameter of the loss receives a sparse gradient (`dml_core.SparseLoss`), only the
+    gradient's rows are updated: using `torch.optim.SparseAdam` for ``adamw`` and ``adam``, so
+    moments also change only in these rows; for ``sgd``, momentum isn't used. Weight decay isn't
+    used for these parameters either, since it would change all rows.
 
-    Frozen parameters aren't part of the optimizer, so checkpoints don't store moments for them. Raises an
-    `InvalidOption` if all parameters are frozen.
+    Frozen parameters aren't part of the optimizer, so checkpoints don't store moments for them.
+    Raises an `InvalidOption` if all parameters are frozen.
 
     Args:
-        table: AdamW (Loshchilov & Hutter 2019), Adam with the decay in the gradient (Kingma & Ba 2015), or SGD with
-            momentum, and the hyper-parameters.
-        modules: the parts ``backbone``, ``head`` and ``loss`` by name; a part need not have parameters.
+        table: AdamW (Loshchilov & Hutter 2019), Adam with the decay in the gradient (Kingma & Ba
+            2015), or SGD with momentum, and the hyper-parameters.
+        modules: the parts ``backbone``, ``head`` and ``loss`` by name; a part need not have
+            parameters.
         frozen: parameters that never train.
-        scales: further factors of the learning rate, by a parameter's id (`layer_scales`); default: 1.
+        scales: further factors of the learning rate, by a parameter's id (`layer_scales`);
+            default: 1.
 
     Attributes:
         lr, weight_decay, lr_multipliers: can be set anytime; used in the next step.
@@ -56,8 +59,8 @@ class PartedOptimizer:
         )
         if not groups and not sparse:
             raise InvalidOption(
-                "nothing trains: the backbone is frozen, and the head and the loss don't contain weights; "
-                "expected training.trained_layers above 0, or embedding.linear = true"
+                "nothing trains: the backbone is frozen, and the head and the loss don't contain "
+                "weights; expected training.trained_layers above 0, or embedding.linear = true"
             )
         rows = [{"params": sparse, "part": "loss", "scale": 1.0, "decayed": False}]
         parts: list[torch.optim.Optimizer] = []
@@ -82,7 +85,8 @@ class PartedOptimizer:
             if sparse:
                 parts.append(torch.optim.SGD(rows, lr=self.lr))
         self.torch: torch.optim.Optimizer = Joined(parts) if sparse else parts[0]
-        # torch's fused SGD leaves the momentum uninitialised when a loss scaler skips the first step.
+        # torch's fused SGD leaves the momentum uninitialised when a loss scaler skips the first
+        # step.
         for group in self.torch.param_groups:
             for parameter in group["params"] if group.get("momentum") else []:
                 self.torch.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
@@ -95,16 +99,23 @@ class PartedOptimizer:
             group["weight_decay"] = self.weight_decay if group["decayed"] else 0.0
 
     def check_gradients(self) -> None:
-        """Raise a `DmlError` if a gradient is sparse but the loss didn't declare it, or dense but declared sparse."""
+        """Raise a `DmlError` if a gradient is sparse but the loss didn't declare it, or dense but
+        declared sparse.
+        """
         for group in self.torch.param_groups:
             for parameter in group["params"]:
                 declared = id(parameter) in self._sparse
                 if parameter.grad is not None and parameter.grad.is_sparse != declared:
+                    found = (
+                        "dense, but the loss lists it in"
+                        if declared
+                        else "sparse, but the loss omits it in"
+                    )
                     raise DmlError(
-                        f"the gradient of a parameter {tuple(parameter.shape)} of the {group['part']} is "
-                        f"{'dense, but the loss lists it in' if declared else 'sparse, but the loss omits it in'} "
-                        "sparse_parameters(), which selects the optimizer; correct that method of the loss "
-                        "(dml_core.SparseLoss)"
+                        f"the gradient of a parameter {tuple(parameter.shape)} of the "
+                        f"{group['part']} is {found} "
+                        "sparse_parameters(), which selects the optimizer; correct that method of "
+                        "the loss (dml_core.SparseLoss)"
                     )
 
     def parameters(self) -> list[nn.Parameter]:
@@ -131,7 +142,9 @@ def _group(
 
 
 class Joined(torch.optim.Optimizer):
-    """Optimizers of different parameters, used by scaler and checkpoint as a single optimizer with all groups."""
+    """Optimizers of different parameters, used by scaler and checkpoint as a single optimizer with
+    all groups.
+    """
 
     def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
         self._parts = parts
@@ -151,7 +164,9 @@ class Joined(torch.optim.Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Share this optimizer's groups and state with the parts; torch replaces both when it loads state."""
+        """Share this optimizer's groups and state with the parts; torch replaces both when it loads
+        state.
+        """
         first = 0
         for part in self._parts:
             last = first + len(part.param_groups)

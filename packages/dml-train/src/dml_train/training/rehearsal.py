@@ -18,7 +18,8 @@ _VIEWS = (
 
 
 def rehearse(experiment: Experiment) -> None:
-    """Pass a pair of training images through network, loss and backward pass, and leave the experiment unchanged.
+    """Pass a pair of training images through network, loss and backward pass, and leave the
+    experiment unchanged.
 
     Every rank must call this function. Raise a `DmlError` with the reason if any of these fails.
     """
@@ -40,8 +41,9 @@ def rehearse(experiment: Experiment) -> None:
         raise
     except Exception as error:  # components may raise anything
         raise DmlError(
-            f"the first step would fail: {type(error).__name__}: {error}. It was tried on {len(indices)} training "
-            f"images of shape {tuple(images.shape[1:])}; correct the recipe, or the component that failed"
+            f"the first step would fail: {type(error).__name__}: {error}. It was tried on "
+            f"{len(indices)} training images of shape {tuple(images.shape[1:])}; correct the "
+            "recipe, or the component that failed"
         ) from error
     finally:
         experiment.loss.train()
@@ -52,7 +54,9 @@ def rehearse(experiment: Experiment) -> None:
 
 
 def _check_views(experiment: Experiment) -> None:
-    """Raise a `DmlError` if the recipe asks for several views of an image, but the data set doesn't augment."""
+    """Raise a `DmlError` if the recipe asks for several views of an image, but the data set doesn't
+    augment.
+    """
     recipe = experiment.recipe
     if recipe.training.views == 1:
         return
@@ -63,8 +67,9 @@ def _check_views(experiment: Experiment) -> None:
         raise DmlError(views.message)
     if (views == views[0]).all():
         raise DmlError(
-            f"training.views is {recipe.training.views}, but the data set {recipe.dataset['name']!r} gives identical "
-            "views of an image; expected views = 1, or augmentation, such as dataset.augment = ['RandAugment']"
+            f"training.views is {recipe.training.views}, but the data set "
+            f"{recipe.dataset['name']!r} gives identical views of an image; expected views = 1, or "
+            "augmentation, such as dataset.augment = ['RandAugment']"
         )
 
 
@@ -76,7 +81,8 @@ def check_value(loss: nn.Module, value: object) -> Tensor:
         f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
     )
     raise DmlError(
-        f"{type(loss).__name__} returned {returned}; expected a scalar tensor: return the mean over the batch"
+        f"{type(loss).__name__} returned {returned}; expected a scalar tensor: return the mean "
+        "over the batch"
     )
 
 

@@ -23,7 +23,8 @@ from dml_train.training.build import Experiment
 class Replica:
     """The forward and backward pass of a training step.
 
-    ``training.micro_batch`` limits the number of images with activations in memory (`dml_core.GradientCache`).
+    ``training.micro_batch`` limits the number of images with activations in memory
+    (`dml_core.GradientCache`).
     """
 
     def __init__(self, experiment: Experiment, ranks: Ranks) -> None:
@@ -36,11 +37,14 @@ class Replica:
         self._cache: GradientCache | None = None  # waits for the backward pass
 
     def embed(self, images_R: Tensor, step: int) -> Tensor:
-        """Embed this rank's images, (R, D) float32; back-propagate the loss to the result, then `finish_backward`."""
+        """Embed this rank's images, (R, D) float32; back-propagate the loss to the result, then
+        `finish_backward`.
+        """
         self._replicate()
         if self._size is None:
             return self._forward(self._replica, images_R, step, 0)
-        # The cache's two passes must run the same code, since compiled code draws different dropout masks than eager.
+        # The cache's two passes must run the same code, since compiled code draws different dropout
+        # masks than eager.
         self._cache = GradientCache(
             self._replica,
             self._size,
@@ -51,10 +55,12 @@ class Replica:
         return self._cache.embed(images_R)
 
     def finish_backward(self) -> None:
-        """Back-propagate from the embeddings to the weights, if the loss's backward pass stopped at the embeddings.
+        """Back-propagate from the embeddings to the weights, if the loss's backward pass stopped at
+        the embeddings.
 
-        After this call every rank holds the gradient of the global batch. The first rank's buffers are broadcast, since
-        batch norms see different rows per rank, but all ranks must evaluate and average the model that is saved.
+        After this call every rank holds the gradient of the global batch. The first rank's buffers
+        are broadcast, since batch norms see different rows per rank, but all ranks must evaluate
+        and average the model that is saved.
         """
         if self._cache is not None:
             self._cache.backward()
@@ -65,7 +71,9 @@ class Replica:
 
     @torch.no_grad()
     def adapt(self, images_R: Tensor, step: int) -> None:
-        """Update batch-norm statistics by a forward pass in training mode; all ranks get the same statistics."""
+        """Update batch-norm statistics by a forward pass in training mode; all ranks get the same
+        statistics.
+        """
         parts = (images_R,) if self._size is None else split_evenly(images_R, self._size)
         for k, part in enumerate(parts):
             self._forward(self._experiment.model, part, step, k)
@@ -93,13 +101,15 @@ class Replica:
         except TorchDynamoException as error:
             raise DmlError(
                 f"training.compile is true, but torch can't compile the network: {error}\n"
-                "Install the missing compiler (on a CPU a C++ compiler: g++, or the compiler that CXX names), "
-                "or omit training.compile"
+                "Install the missing compiler (on a CPU a C++ compiler: g++, or the compiler that "
+                "CXX names), or omit training.compile"
             ) from error
         return embeddings
 
     def _replicate(self) -> None:
-        """Wrap the model for training, and wrap it again when the set of trained weights changes."""
+        """Wrap the model for training, and wrap it again when the set of trained weights
+        changes.
+        """
         trains = [parameter.requires_grad for parameter in self._experiment.model.parameters()]
         if trains != self._replicated_for:
             self._replicated_for = trains
@@ -108,15 +118,18 @@ class Replica:
             if isinstance(replica, DistributedDataParallel):
                 self._without_exchange = replica.no_sync
             if self._compiles:
-                # Compile the few sizes separately. With dynamic shapes, which torch uses from the second size
-                # on, results would depend on earlier batches, and a resumed run would end with different bits.
+                # Compile the few sizes separately. With dynamic shapes, which torch uses from the
+                # second size on, results would depend on earlier batches, and a resumed run would
+                # end with different bits.
                 replica = cast("nn.Module", torch.compile(replica, dynamic=False))
             self._replica = replica
 
 
 @torch.no_grad()
 def _share_buffers(model: nn.Module) -> None:
-    """Broadcast the first rank's buffers of modules in training mode; other buffers don't change."""
+    """Broadcast the first rank's buffers of modules in training mode; other buffers don't
+    change.
+    """
     buffers = [
         b for module in model.modules() if module.training for b in module.buffers(recurse=False)
     ]

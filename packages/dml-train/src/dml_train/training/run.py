@@ -1,4 +1,6 @@
-"""Train a recipe into a run's folder, and open the folder again: `check_recipe`, `train` and `reopen`."""
+"""Train a recipe into a run's folder, and open the folder again: `check_recipe`, `train` and
+`reopen`.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +57,15 @@ def train(
         recipe: the settings of the run, see `dml_train.load_recipe`.
         out: the run's folder; must be new or empty, unless `resume` is true.
         resume: resume from the newest intact checkpoint in `out`, or start if there is none.
-        force: with `resume`, resume even if the recipe or the data set was changed, or if the run is complete.
+        force: with `resume`, resume even if the recipe or the data set was changed, or if the run
+            is complete.
         registry: provides the components; default: the components of all installed plugins.
-        console: shows progress; by default, on the error stream. Use ``rich.console.Console(quiet=True)`` to show none.
+        console: shows progress; by default, on the error stream. Use
+            ``rich.console.Console(quiet=True)`` to show none.
 
     Returns:
-        The folder. A complete run doesn't change, except that changed or damaged results are written again.
+        The folder. A complete run doesn't change, except that changed or damaged results are
+        written again.
 
     Raises:
         DmlError: if the user must correct something; existing results are unchanged.
@@ -74,7 +79,8 @@ def train(
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(
-            f"recipe is a {type(recipe).__name__}; expected a Recipe: use dml_train.load_recipe(NAME or PATH)"
+            f"recipe is a {type(recipe).__name__}; expected a Recipe: use "
+            "dml_train.load_recipe(NAME or PATH)"
         )
     out, registry, console = Path(out), registry or installed(), console or Console(stderr=True)
     check_path(out)
@@ -107,15 +113,18 @@ def train(
             raise
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
             problem = (
-                f"the state of the run in {out} can't be restored ({type(error).__name__}: {str(error)[:300]}): it is "
-                "damaged, or a different version wrote it. Remove the newest checkpoint to resume from an "
-                "older one, or start a new run"
+                f"the state of the run in {out} can't be restored ({type(error).__name__}: "
+                f"{str(error)[:300]}): it is damaged, or a different version wrote it. Remove the "
+                "newest checkpoint to resume from an older one, or start a new run"
             )
             if differs:
                 problem = (
                     f"the checkpoint in {out} doesn't fit the recipe, which differs:\n  "
                     + "\n  ".join(differs)
-                    + f"\nResume with the original recipe, or start a new run in a different folder ({error})"
+                    + (
+                        "\nResume with the original recipe, or start a new run in a different "
+                        f"folder ({error})"
+                    )
                 )
             raise DmlError(problem, arguments=("out",)) from error
         ranks.run_on_first(lambda: _save_start(folder, experiment, differs))
@@ -134,9 +143,9 @@ def check_recipe(
 ) -> None:
     """Run all checks that `train` runs before the first step, but don't start a run.
 
-    This function loads the data set, builds network, loss and sampler, and tries a forward and backward pass on two
-    training images. Use it to find a mistake before a job waits in a queue, for example. Raise a `DmlError` if `train`
-    would fail before the first step.
+    This function loads the data set, builds network, loss and sampler, and tries a forward and
+    backward pass on two training images. Use it to find a mistake before a job waits in a queue,
+    for example. Raise a `DmlError` if `train` would fail before the first step.
 
     Args:
         out: if given, also check that `train` could use this folder.
@@ -166,7 +175,8 @@ def _prepare(
 ) -> Experiment:
     """Build and describe an experiment, and rehearse the first step.
 
-    If a run is resumed, `differs` lists the differences of the recipe; append the differences of the data.
+    If a run is resumed, `differs` lists the differences of the recipe; append the differences of
+    the data.
     """
     say(console, f"loading the data set {recipe.dataset['name']!r}")
     experiment = build(recipe, registry, ranks, warn=differs is None)
@@ -186,8 +196,9 @@ def describe(experiment: Experiment) -> str:
     recipe, train, test = experiment.recipe, experiment.train, experiment.dataset.test
     weights = sum(parameter.numel() for parameter in experiment.model.parameters())
     text = (
-        f"{recipe.backbone['name']} ({weights:,} weights) trains with {recipe.loss['name']} on {len(train):,} images "
-        f"of {len(train.class_names):,} classes: {experiment.num_steps:,} steps on {experiment.device}"
+        f"{recipe.backbone['name']} ({weights:,} weights) trains with {recipe.loss['name']} on "
+        f"{len(train):,} images of {len(train.class_names):,} classes: {experiment.num_steps:,} "
+        f"steps on {experiment.device}"
     )
     if experiment.validation is not None:
         text += f"; {len(experiment.validation.class_names):,} classes are held out for validation"
@@ -201,9 +212,11 @@ def describe(experiment: Experiment) -> str:
 def reopen(
     path: str | Path, registry: Registry | None = None, step: int | None = None
 ) -> tuple[RunFolder, Experiment]:
-    """Open a run, and return the folder and the experiment with the weights of `evaluated_checkpoint`.
+    """Open a run, and return the folder and the experiment with the weights of
+    `evaluated_checkpoint`.
 
-    Raise a `DmlError` if `path` isn't a run's folder, or a required package is missing; see `evaluated_checkpoint`.
+    Raise a `DmlError` if `path` isn't a run's folder, or a required package is missing; see
+    `evaluated_checkpoint`.
     """
     registry = registry or installed()
     folder = RunFolder.open(Path(path))
@@ -215,10 +228,11 @@ def reopen(
 
 
 def evaluated_checkpoint(folder: RunFolder, step: int | None = None) -> Checkpoint:
-    """Find the checkpoint to evaluate: of `step` if given, the best if the run selects weights, otherwise the newest.
+    """Find the checkpoint to evaluate: of `step` if given, the best if the run selects weights,
+    otherwise the newest.
 
-    Raise a `DmlError` that names intact checkpoints if this checkpoint is damaged or missing. An older checkpoint is
-    not used instead, since the run's metrics don't describe the older weights.
+    Raise a `DmlError` that names intact checkpoints if this checkpoint is damaged or missing. An
+    older checkpoint is not used instead, since the run's metrics don't describe the older weights.
     """
     if step is None and folder.is_finished:
         step = int(folder.read_evaluation()["step"])
@@ -236,7 +250,9 @@ def evaluated_checkpoint(folder: RunFolder, step: int | None = None) -> Checkpoi
 
 
 def _open_checkpoint(folder: RunFolder, step: int) -> Checkpoint:
-    """Find the checkpoint of `step`; if it is damaged or missing, raise an error that names the intact ones."""
+    """Find the checkpoint of `step`; if it is damaged or missing, raise an error that names the
+    intact ones.
+    """
     try:
         return checkpoint.find_step(folder.checkpoints, step)
     except DmlError as error:
@@ -264,7 +280,8 @@ def _document(folder: RunFolder) -> dict[str, object]:
 
 
 def list_differences(out: Path, recipe: Recipe, *, resume: bool, force: bool) -> list[str] | None:
-    """List how the recipe differs from the recipe of the run to resume; None if this run doesn't exist.
+    """List how the recipe differs from the recipe of the run to resume; None if this run doesn't
+    exist.
 
     Raise a `DmlError` if the recipes differ, unless `force`; or if `out` exists, unless `resume`.
     """
@@ -288,7 +305,9 @@ def _check_differences(what: str, found: list[str], folder: RunFolder, force: bo
 
 
 def _check_metrics(folder: RunFolder) -> None:
-    """Raise a `DmlError` if a finished run's metrics.jsonl is damaged, since resuming would record it as intact."""
+    """Raise a `DmlError` if a finished run's metrics.jsonl is damaged, since resuming would record
+    it as intact.
+    """
     try:
         recorded = folder.is_finished and folder.metrics.name in folder.read_manifest()
     except DmlError:  # the manifest is corrupt; resuming writes it again
@@ -329,7 +348,9 @@ def _open_folder(
 
 
 def _save_start(folder: RunFolder, experiment: Experiment, differs: list[str] | None) -> None:
-    """Save the recipe and the data's fingerprint in the folder, and drop results that are outdated or damaged."""
+    """Save the recipe and the data's fingerprint in the folder, and drop results that are outdated
+    or damaged.
+    """
     if differs or folder.is_finished:
         folder.drop_results()
     if differs or not folder.data.is_file():

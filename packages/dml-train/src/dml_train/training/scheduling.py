@@ -30,8 +30,8 @@ def build_schedules(
 ) -> Schedules:
     """Build the schedules in a recipe's tables and bind these to the attributes to move.
 
-    If a linear or cosine schedule moves an option of the optimizer, it starts at the option's value by default. With
-    levels, a path into the loss moves the attribute in the losses of all levels.
+    If a linear or cosine schedule moves an option of the optimizer, it starts at the option's value
+    by default. With levels, a path into the loss moves the attribute in the losses of all levels.
     """
     bound: dict[str, Schedule] = {}
     for path, table in tables.items():
@@ -56,7 +56,8 @@ def build_schedules(
         ]
         if root == "optimizer" and below:
             raise InvalidOption(
-                f"[schedule.{path!r}]: {', '.join(below)}; expected numbers of at least 0, as in [optimizer]"
+                f"[schedule.{path!r}]: {', '.join(below)}; expected numbers of at least 0, as in "
+                "[optimizer]"
             )
         loss = roots["loss"]
         if root == "loss" and isinstance(loss, LevelledLoss) and not name.startswith("levels."):
@@ -69,7 +70,9 @@ def build_schedules(
 def check_loss_schedules(
     tables: Mapping[str, Mapping[str, Any]], loss: Mapping[str, Any], registry: Registry
 ) -> None:
-    """Raise an `InvalidOption` if the loss rejects an extreme value of a schedule that moves an option of the loss."""
+    """Raise an `InvalidOption` if the loss rejects an extreme value of a schedule that moves an
+    option of the loss.
+    """
     classes = max(2, rank_and_world_size()[1])  # at least one per rank, if ranks share the classes
     context = {"num_classes": classes, "embedding_dim": 2, "steps_per_epoch": 1, "seed": 0}
     for path, options in tables.items():

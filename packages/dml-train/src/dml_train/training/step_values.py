@@ -1,4 +1,6 @@
-"""The values of steps, buffered on the device, since reading after every step would wait for the GPU."""
+"""The values of steps, buffered on the device, since reading after every step would wait for the
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ Batch = TypeVar("Batch")
 
 
 class StepValues:
-    """Values of the steps since the last flush, and the clock that measures images per second and loading."""
+    """Values of the steps since the last flush, and the clock that measures images per second and
+    loading.
+    """
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, Mapping[str, Tensor], Mapping[str, float]]] = []
@@ -26,7 +30,9 @@ class StepValues:
         self.restart_clock()
 
     def time_loading(self, batches: Generator[Batch, None, None]) -> Iterator[Batch]:
-        """Yield batches, and time the wait for each except the first, which includes starting the loaders."""
+        """Yield batches, and time the wait for each except the first, which includes starting the
+        loaders.
+        """
         with closing(batches):
             for batch in batches:
                 self.restart_clock()
@@ -59,7 +65,8 @@ class StepValues:
         self._images += images
 
     def flush(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Read all buffered values in a single transfer, empty the buffer, and yield steps with values.
+        """Read all buffered values in a single transfer, empty the buffer, and yield steps with
+        values.
 
         The last step also includes ``time/images_per_second``, measured since the last flush.
         """
@@ -83,7 +90,9 @@ class StepValues:
 
 
 def collect_logged_values(loss: nn.Module) -> dict[str, Tensor]:
-    """Collect the values that the modules of a loss offer to log, by path: ``loss.terms.triplet``."""
+    """Collect the values that the modules of a loss offer to log, by path:
+    ``loss.terms.triplet``.
+    """
     return {
         ".".join(filter(None, ("loss", path, name))): value
         for path, module in loss.named_modules()

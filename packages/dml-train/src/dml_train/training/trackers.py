@@ -1,12 +1,14 @@
 """Loggers that send a run to an experiment tracker: Weights & Biases, MLflow, Trackio.
 
-Loggers send the recipe as the run's settings, and values by step. A tracker shows the last value of a name as the run's
-result, so the evaluation of the test split is logged last. The run's folder stores the run's ID in the tracker, so that
-a resumed run continues its entry; it will log the steps since the last checkpoint again, with the same values. Trackers
-write in the background, so when a run is killed, the last seconds may be missing.
+Loggers send the recipe as the run's settings, and values by step. A tracker shows the last value of
+a name as the run's result, so the evaluation of the test split is logged last. The run's folder
+stores the run's ID in the tracker, so that a resumed run continues its entry; it will log the steps
+since the last checkpoint again, with the same values. Trackers write in the background, so when a
+run is killed, the last seconds may be missing.
 
-All loggers have these arguments: `directory` is the run's folder, `recipe` becomes the run's settings, `project` is
-the tracker's project or experiment, and `run_name` is the name to show there, by default the folder's name.
+All loggers have these arguments: `directory` is the run's folder, `recipe` becomes the run's
+settings, `project` is the tracker's project or experiment, and `run_name` is the name to show
+there, by default the folder's name.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class WeightsAndBiases:
 
     Args:
         directory, recipe, project, run_name: see the module.
-        mode: ``"offline"`` only writes files, which ``wandb sync`` uploads; ``"online"`` needs an account.
+        mode: ``"offline"`` only writes files, which ``wandb sync`` uploads; ``"online"`` needs an
+            account.
     """
 
     def __init__(
@@ -70,11 +73,13 @@ class WeightsAndBiases:
                     silent=True,
                     save_code=False,
                     disable_git=True,
-                    x_transaction_log_flush_interval=1.0,  # by default, a killed run loses the last 15 seconds
+                    # by default, a killed run loses the last 15 seconds
+                    x_transaction_log_flush_interval=1.0,
                 ),
             )
             self._run.config.update(flatten_settings(recipe), allow_val_change=True)
-            # Log the step as a value: W&B's step can't decrease, so W&B would drop steps that a resumed run repeats.
+            # Log the step as a value: W&B's step can't decrease, so W&B would drop steps that a
+            # resumed run repeats.
             self._run.define_metric("*", step_metric=STEP)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -89,14 +94,15 @@ class WeightsAndBiases:
 class MlflowRun:
     """A run of MLflow.
 
-    MLflow's parameters can't be changed. If a forced resume changes a setting, the new value is logged as a tag with
-    the step, for example ``optimizer.lr from step 500``.
+    MLflow's parameters can't be changed. If a forced resume changes a setting, the new value is
+    logged as a tag with the step, for example ``optimizer.lr from step 500``.
 
     Args:
         directory, recipe, project, run_name: see the module.
         start_step: steps done when logging starts.
-        tracking_uri: URI of the store; default: the environment variable ``MLFLOW_TRACKING_URI`` if set, otherwise
-            the file ``mlflow.db`` in the current folder, which ``mlflow ui`` reads. A resumed run keeps the store.
+        tracking_uri: URI of the store; default: the environment variable ``MLFLOW_TRACKING_URI`` if
+            set, otherwise the file ``mlflow.db`` in the current folder, which ``mlflow ui`` reads.
+            A resumed run keeps the store.
     """
 
     def __init__(
@@ -161,7 +167,9 @@ class MlflowRun:
             self._send()
 
     def close(self) -> None:
-        """Send the remaining values, and mark the run as finished if it is complete, otherwise as killed."""
+        """Send the remaining values, and mark the run as finished if it is complete, otherwise as
+        killed.
+        """
         self._send()
         self._client.set_terminated(self._id, "FINISHED" if self._folder.is_finished else "KILLED")
 
@@ -173,7 +181,8 @@ class MlflowRun:
 
 
 class TrackioRun:
-    """A run of Trackio, in the local database (``TRACKIO_DIR``) unless Trackio's environment variables name a server.
+    """A run of Trackio, in the local database (``TRACKIO_DIR``) unless Trackio's environment
+    variables name a server.
 
     Trackio resumes by name, so if the name is already used in the project, a number is added.
     """
@@ -220,17 +229,19 @@ class TrackioRun:
     def close(self) -> None:
         """Flush the values."""
         with redirect_stdout(sys.stderr):
-            self._trackio.finish()  # not `self._run.finish`, which Trackio would call again when the program ends
+            # not `self._run.finish`, which Trackio would call again when the program ends
+            self._trackio.finish()
 
 
 @contextmanager
 def _starting(
     tracker: Tracker, directory: Path, create: Callable[[], dict[str, str]]
 ) -> Iterator[dict[str, str]]:
-    """Yield the run's identity in a tracker, which is read from the run's folder, or created and saved.
+    """Yield the run's identity in a tracker, which is read from the run's folder, or created and
+    saved.
 
-    `create` makes an identity, such as ``{"id": "4f7a", "project": "dml"}``. If any error occurs, here or in the
-    context, raise a `DmlError` that names the logger.
+    `create` makes an identity, such as ``{"id": "4f7a", "project": "dml"}``. If any error occurs,
+    here or in the context, raise a `DmlError` that names the logger.
     """
     path = RunFolder(directory).tracker(tracker)
     try:
@@ -241,13 +252,15 @@ def _starting(
         raise
     except Exception as error:
         raise DmlError(
-            f"the logger {tracker!r} can't start: {type(error).__name__}: {error}. Correct the options in "
-            f"logging.loggers, or remove {path} to log to a new run"
+            f"the logger {tracker!r} can't start: {type(error).__name__}: {error}. Correct the "
+            f"options in logging.loggers, or remove {path} to log to a new run"
         ) from error
 
 
 def flatten_settings(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Map the paths of settings in a recipe, such as ``loss.temperature``, to values; a list becomes JSON."""
+    """Map the paths of settings in a recipe, such as ``loss.temperature``, to values; a list
+    becomes JSON.
+    """
     flat: dict[str, Any] = {}
     for key, value in recipe.items():
         if isinstance(value, Mapping):

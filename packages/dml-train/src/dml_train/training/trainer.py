@@ -1,8 +1,8 @@
 """The training loop: load, step, log, evaluate, save.
 
-Random draws, batches and schedules depend only on the run's seed and the step (`dml_train.seeds`). A checkpoint needs
-only weights, optimizer, loss, scaler, mined negatives and the best step, and a resumed run ends with bits identical to
-a run that was never interrupted.
+Random draws, batches and schedules depend only on the run's seed and the step (`dml_train.seeds`).
+A checkpoint needs only weights, optimizer, loss, scaler, mined negatives and the best step, and a
+resumed run ends with bits identical to a run that was never interrupted.
 
 Shapes: `B` rows of the global batch, `R` rows of this rank's part, `D` embedding dimension.
 """
@@ -94,7 +94,8 @@ class Trainer:
         self.best = Best(recipe.validation.metric, recipe.validation.patience)
         self.first_step = self.steps_done = self.restore()
         self.values = StepValues()
-        # A GPU computes while the run waits for the next batch, so waiting costs less on a GPU than on a CPU.
+        # A GPU computes while the run waits for the next batch, so waiting costs less on a GPU than
+        # on a CPU.
         self.most_loading = 0.5 if device.type == "cpu" else 0.9
         self.warned_of_zero = self.warned_of_loading = False
         self.run = Run(
@@ -135,7 +136,8 @@ class Trainer:
                 self.step(batch)
                 stop_signal = maximum(request.signal_number)
                 done, is_last = self.steps_done, self.steps_done == self.experiment.num_steps
-                # Skip the last periodic evaluation (`finish` repeats it), unless it selects weights.
+                # Skip the last periodic evaluation (`finish` repeats it), unless it selects
+                # weights.
                 evaluates = is_due(done, self.evaluate_every) and (self.selects or not is_last)
                 saves = is_last or is_due(done, self.save_every) or stop_signal > 0
                 is_first = done == self.first_step + 1  # show the user early that training works
@@ -155,8 +157,8 @@ class Trainer:
     def load_batches(self) -> Iterator[Batch]:
         """Load the batches of the remaining steps ahead; none if early stopping ended the run.
 
-        Batches that depend on mined negatives aren't loaded before these are mined. If an image can't be loaded, raise
-        a `DmlError` that names the checkpoint to resume from.
+        Batches that depend on mined negatives aren't loaded before these are mined. If an image
+        can't be loaded, raise a `DmlError` that names the checkpoint to resume from.
         """
         experiment = self.experiment
         pin = experiment.device.type == "cuda"
@@ -171,8 +173,8 @@ class Trainer:
                 )
             except DmlError as error:
                 raise DmlError(
-                    f"{error}\nThe run ended after step {self.steps_done}; {self.newest_checkpoint()}. Correct this, "
-                    "then resume the run",
+                    f"{error}\nThe run ended after step {self.steps_done}; "
+                    f"{self.newest_checkpoint()}. Correct this, then resume the run",
                     arguments=("resume",),
                 ) from error
 
@@ -219,8 +221,8 @@ class Trainer:
     ) -> Tensor:
         """Compute the loss of the global batch.
 
-        Raise a `DmlError` if a schedule moved an option of the loss out of range (the loss checks options only when it
-        is built), or if the loss isn't a scalar tensor.
+        Raise a `DmlError` if a schedule moved an option of the loss out of range (the loss checks
+        options only when it is built), or if the loss isn't a scalar tensor.
         """
         try:
             value = self.experiment.loss(embeddings_BD, labels_B)
@@ -233,18 +235,22 @@ class Trainer:
             if not moved:
                 raise
             raise DmlError(
-                f"step {step + 1} failed: {type(error).__name__}: {error}. The schedules had set {', '.join(moved)}; "
-                f"{self.newest_checkpoint()}. Correct the schedule, then resume the run by force",
+                f"step {step + 1} failed: {type(error).__name__}: {error}. The schedules had set "
+                f"{', '.join(moved)}; {self.newest_checkpoint()}. Correct the schedule, then "
+                "resume the run by force",
                 arguments=("resume", "force"),
             ) from error
         return check_value(self.experiment.loss, value)
 
     def log(self, show: Show) -> None:
-        """Flush the values buffered on the device to loggers and hooks; raise a `DmlError` if a loss isn't finite."""
+        """Flush the values buffered on the device to loggers and hooks; raise a `DmlError` if a
+        loss isn't finite.
+        """
         for step, values in self.values.flush():
             if not math.isfinite(values["loss"]):
                 raise divergence(
-                    f"the loss of step {step} is {values['loss']} (optimizer.lr {values['optimizer.lr']:.3g})",
+                    f"the loss of step {step} is {values['loss']} (optimizer.lr "
+                    f"{values['optimizer.lr']:.3g})",
                     self.newest_checkpoint(),
                     f"The batch contained the items {self.batches.indices(step - 1).tolist()}",
                 )
@@ -268,14 +274,17 @@ class Trainer:
         recipe = self.experiment.recipe
         say(
             self.console,
-            f"the loss of step {step} is exactly 0: no two of the batch's {len(labels_B)} items have the same class, "
-            f"and the loss {recipe.loss['name']!r} compares such pairs. The sampler {recipe.sampler['name']!r} rarely "
-            "draws them; use a sampler that draws several items per class: --set "
-            "'sampler={name=\"class-balanced\", classes_per_batch=16, images_per_class=4}'",
+            f"the loss of step {step} is exactly 0: no two of the batch's {len(labels_B)} items "
+            f"have the same class, and the loss {recipe.loss['name']!r} compares such pairs. The "
+            f"sampler {recipe.sampler['name']!r} rarely draws them; use a sampler that draws "
+            'several items per class: --set \'sampler={name="class-balanced", '
+            "classes_per_batch=16, images_per_class=4}'",
         )
 
     def warn_of_loading(self) -> None:
-        """Warn once that loading takes longer than the steps, and name the settings that make loading faster."""
+        """Warn once that loading takes longer than the steps, and name the settings that make
+        loading faster.
+        """
         self.warned_of_loading = True
         dataset, workers, cores = (
             self.experiment.recipe.dataset,
@@ -288,7 +297,8 @@ class Trainer:
             remedies.append("decode each image once (--set dataset.cache=FOLDER)")
         if workers < cores:
             remedies.append(
-                f"load in more processes (training.workers is {workers}, and the machine has {cores} cores)"
+                f"load in more processes (training.workers is {workers}, and the machine has "
+                f"{cores} cores)"
             )
         if remedies:
             share = f"{self.values.loading_share:.0%} of the training time"
@@ -319,7 +329,8 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint, and remove old checkpoints.
 
-        Raise a `DmlError`, and don't write, if a weight or a moment isn't finite, or the disk is full or fails.
+        Raise a `DmlError`, and don't write, if a weight or a moment isn't finite, or the disk is
+        full or fails.
         """
         experiment, folder = self.experiment, self.folder.checkpoints
         saved = self.shards.split_state()
@@ -356,7 +367,9 @@ class Trainer:
     def check_finite(
         self, weights: Mapping[str, Tensor], state: Mapping[str, Any], rows: Mapping[str, OwnRows]
     ) -> None:
-        """On every rank, raise a `DmlError` if a number in weights or state, or in any rank's rows, isn't finite."""
+        """On every rank, raise a `DmlError` if a number in weights or state, or in any rank's rows,
+        isn't finite.
+        """
         untrained = untrained_names(self.experiment.model, self.experiment.loss)
         name = find_nonfinite(weights, state, rows, untrained, shared=self.ranks.is_first)
         names = self.ranks.gather_object(name)
@@ -364,7 +377,8 @@ class Trainer:
         def check() -> None:
             if found := next(filter(None, names), None):
                 raise divergence(
-                    f"after step {self.steps_done} {found} isn't finite, so a checkpoint is not saved",
+                    f"after step {self.steps_done} {found} isn't finite, so a checkpoint is not "
+                    "saved",
                     self.newest_checkpoint(),
                 )
 
@@ -383,8 +397,8 @@ class Trainer:
             return 0
         experiment, state = self.experiment, newest.state(mapped=bool(self.shards))
         weights = newest.weights()
-        # If a forced resume adds an average, the average starts here. If a forced resume removes the average, training
-        # continues from the averaged weights.
+        # If a forced resume adds an average, the average starts here. If a forced resume removes
+        # the average, training continues from the averaged weights.
         experiment.model.load_state_dict(state.get("model", weights))
         if experiment.average is not None:
             experiment.average.module.load_state_dict(weights)
@@ -400,8 +414,8 @@ class Trainer:
     def finish(self) -> None:
         """Embed and evaluate the test split, and write both to the folder; write the manifest last.
 
-        If evaluations select weights, use the best weights. With ``evaluation.test = false``, evaluate the
-        held-out classes instead, and don't write an embedding.
+        If evaluations select weights, use the best weights. With ``evaluation.test = false``,
+        evaluate the held-out classes instead, and don't write an embedding.
         """
         if self.best.step not in (0, self.steps_done):
             best = self.ranks.run_on_first(

@@ -1,4 +1,5 @@
-//! Compares a few queries with the whole gallery, reading gallery rows once, where they lie in memory.
+//! Compares a few queries with the whole gallery, reading gallery rows once, where they lie in
+//! memory.
 
 use rayon::prelude::*;
 
@@ -16,7 +17,8 @@ use crate::side::Side;
 
 /// The number of items that a thread processes per batch.
 const ITEMS: usize = 256;
-/// Prefetch this number of rows ahead: rows are read in groups of four, too fast for the hardware prefetchers.
+/// Prefetch this number of rows ahead: rows are read in groups of four, too fast for the hardware
+/// prefetchers.
 const AHEAD: usize = 16;
 
 /// The queries as float64 numbers; if neither side is float64, also as float32 numbers.
@@ -28,7 +30,8 @@ struct Few {
 
 /// A thread's buffers.
 struct Buffers {
-    /// The sums (of products or squared differences) for all pairs of a query and an item of the block, query by query.
+    /// The sums (of products or squared differences) for all pairs of a query and an item of the
+    /// block, query by query.
     sums: Vec<f64>,
     /// The squared lengths of the items, or 1 if neither keys nor validation need the lengths.
     squares: Vec<f64>,
@@ -37,8 +40,9 @@ struct Buffers {
 }
 
 impl<'a> Unread<'a> {
-    /// Computes the keys of all pairs of the few queries and the items, and validates the gallery on the way. `visit`
-    /// receives the query's index, the first item of a block, and the keys of this block.
+    /// Computes the keys of all pairs of the few queries and the items, and validates the gallery
+    /// on the way. `visit` receives the query's index, the first item of a block, and the keys of
+    /// this block.
     pub fn compare_few(
         self,
         control: &Control,
@@ -101,12 +105,14 @@ impl Dense<'_> {
         Ok(Few { len, wide, single })
     }
 
-    /// Computes the sums of a block of items with all queries, in the order of summation that `exact` defines, in groups of four items.
+    /// Computes the sums of a block of items with all queries, in the order of summation that
+    /// `exact` defines, in groups of four items.
     fn sum_singles(&self, queries: &[f32], first: usize, number: usize, buffers: &mut Buffers) {
         let (dim, Buffers { sums, squares, wide, single }) = (self.dim(), buffers);
         let in_place = if let Matrix::F32(x) = &self.gallery { x.as_slice() } else { None };
         let halves = if let Matrix::F16(x) = &self.gallery { x.as_slice() } else { None };
-        // For single precision, products and squares are finite if the numbers are, so only the cosine needs squares.
+        // For single precision, products and squares are finite if the numbers are, so only the
+        // cosine needs squares.
         let needs_squares = self.similarity == Similarity::Cosine;
         squares[..number].fill(1.0);
         for start in (0..number).step_by(PAIRS) {
@@ -154,7 +160,8 @@ impl Dense<'_> {
         }
     }
 
-    /// Computes the sums of a block of items with all queries, in the order of summation that `exact` defines, item by item.
+    /// Computes the sums of a block of items with all queries, in the order of summation that
+    /// `exact` defines, item by item.
     fn sum_doubles(&self, few: &Few, first: usize, number: usize, buffers: &mut Buffers) {
         let (dim, Buffers { sums, squares, wide, .. }) = (self.dim(), buffers);
         let in_place = match &self.gallery {

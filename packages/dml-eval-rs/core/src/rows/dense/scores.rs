@@ -1,7 +1,9 @@
-//! Computes scores: a float64 number per pair that can be compared across queries and is symmetric in both items.
+//! Computes scores: a float64 number per pair that can be compared across queries and is symmetric
+//! in both items.
 //!
-//! Keys rank the gallery for a single query; scores rank all pairs. Dot products and negative squared distances are used as keys
-//! and as scores. The score for the cosine is √(dot² / (|q|²·|g|²)), with the sign of dot. `exact` defines the order of sums.
+//! Keys rank the gallery for a single query; scores rank all pairs. Dot products and negative
+//! squared distances are used as keys and as scores. The score for the cosine is √(dot² /
+//! (|q|²·|g|²)), with the sign of dot. `exact` defines the order of sums.
 
 use std::ops::Range;
 
@@ -25,7 +27,8 @@ impl Dense<'_> {
         self.gallery_squares.is_none()
     }
 
-    /// Appends the scores of `pairs` (query, gallery item) to `scores`. For speed, pairs of a query should be adjacent.
+    /// Appends the scores of `pairs` (query, gallery item) to `scores`. For speed, pairs of a query
+    /// should be adjacent.
     pub(crate) fn scores(
         &self,
         pairs: &[(u32, u32)],
@@ -40,8 +43,8 @@ impl Dense<'_> {
         Ok(())
     }
 
-    /// Fills `scores` with the scores of all pairs of `queries` and `items`, query by query. When cancelled, leaves the table
-    /// incomplete.
+    /// Fills `scores` with the scores of all pairs of `queries` and `items`, query by query. When
+    /// cancelled, leaves the table incomplete.
     pub(crate) fn score_table(
         &self,
         queries: &[u32],
@@ -83,8 +86,9 @@ impl Dense<'_> {
             .map(|(panels, _)| panels)
     }
 
-    /// Writes the scores between a panel of queries and a panel of items to the first tile in `tile`, a row per query. `tile`
-    /// must have room for eight tiles, because the sums use a tile per lane.
+    /// Writes the scores between a panel of queries and a panel of items to the first tile in
+    /// `tile`, a row per query. `tile` must have room for eight tiles, because the sums use a tile
+    /// per lane.
     #[inline]
     pub(crate) fn score_tile(
         &self,
@@ -163,7 +167,8 @@ impl Dense<'_> {
     }
 }
 
-/// Returns the cosine for a sum of products and the product of both squared lengths. See `key_of` for why zero is added.
+/// Returns the cosine for a sum of products and the product of both squared lengths. See `key_of`
+/// for why zero is added.
 #[inline(always)]
 fn cosine(sum: f64, squares: f64) -> f64 {
     0.0 + (sum * sum / squares).sqrt().copysign(sum)
@@ -205,7 +210,8 @@ mod tests {
                 };
                 for name in names() {
                     for rows in [Matrix::F32(x.view()), Matrix::F64(wide.view())] {
-                        // For the cosine, float64 rows are scaled by powers of two, which must not change scores.
+                        // For the cosine, float64 rows are scaled by powers of two, which must not
+                        // change scores.
                         let control = Control::default();
                         let kernel = select(Some(name)).unwrap();
                         let space = Dense::new(

@@ -22,15 +22,17 @@ from dml_train.progress import stage
 
 _TIMEOUT = 30.0  # seconds to wait for data
 _UNREADABLE = (
-    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError,
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError,
+    OSError,
 )  # fmt: skip
 
 
 def fetch_dataset(name: str, root: str | Path, *, report: Callable[[str], None] = print) -> None:
     """Download and unpack a published data set into the folder `root`, reusing existing files.
 
-    See `check_dataset` for `name` and `report`; progress goes to the error stream. Raise a `DmlError` if the name is
-    unknown, a file must be downloaded by hand, a download or an archive is bad, or an existing data set is incomplete.
+    See `check_dataset` for `name` and `report`; progress goes to the error stream. Raise a
+    `DmlError` if the name is unknown, a file must be downloaded by hand, a download or an archive
+    is bad, or an existing data set is incomplete.
     """
     official, root = get_official(name), Path(root).expanduser()
     folder, missing = None, []
@@ -42,8 +44,8 @@ def fetch_dataset(name: str, root: str | Path, *, report: Callable[[str], None] 
             return
     if missing and folder != root:  # `unpack` doesn't overwrite a folder
         raise DmlError(
-            f"{folder} exists, but {len(missing):,} images are missing, e.g. {missing[0]}: rename or remove "
-            "this folder, and fetch again"
+            f"{folder} exists, but {len(missing):,} images are missing, e.g. {missing[0]}: rename "
+            "or remove this folder, and fetch again"
         )
     archives = official.archives
     if by_hand := [
@@ -76,8 +78,9 @@ def _get_archive(archive: Archive, root: Path, report: Callable[[str], None]) ->
 def download(address: str, file: Path, md5: str | None = None) -> str:
     """Download a file with http or https, and return the SHA-256 in hexadecimal digits.
 
-    The download is named temporarily until it is complete and the MD5, if given, is verified. Raise a `DmlError` and
-    remove the download if the server rejects the request, the connection breaks, or the MD5 is wrong.
+    The download is named temporarily until it is complete and the MD5, if given, is verified. Raise
+    a `DmlError` and remove the download if the server rejects the request, the connection breaks,
+    or the MD5 is wrong.
     """
     import requests  # imported here, since the import takes a tenth of a second
 
@@ -100,8 +103,8 @@ def download(address: str, file: Path, md5: str | None = None) -> str:
         part.replace(file)
     except requests.exceptions.RequestException as error:
         raise DmlError(
-            f"can't download {address}: {error}. Run the command again, or see docs/guide/data.md for the sources of "
-            "the data set"
+            f"can't download {address}: {error}. Run the command again, or see docs/guide/data.md "
+            "for the sources of the data set"
         ) from error
     except OSError as error:
         raise WriteRefused(f"can't write {part}: {error.strerror or error}") from error
@@ -114,8 +117,9 @@ def download(address: str, file: Path, md5: str | None = None) -> str:
 def _check_md5(file: Path, expected: str | None) -> None:
     if expected is not None and (md5 := _compute_digest(file, "md5")) != expected:
         raise DmlError(
-            f"{file} has MD5 {md5}; expected {expected}. It is damaged, truncated or a different file: remove it "
-            "and download it again; if the MD5 stays wrong, the server's file has changed"
+            f"{file} has MD5 {md5}; expected {expected}. It is damaged, truncated or a different "
+            "file: remove it and download it again; if the MD5 stays wrong, the server's file has "
+            "changed"
         )
 
 
@@ -125,10 +129,12 @@ def _compute_digest(file: Path, algorithm: str) -> str:
 
 
 def unpack(archive: Path, into: Path) -> list[Path]:
-    """Unpack a .zip file, or a tar file, into a temporary folder; then move the top-level entries into `into`.
+    """Unpack a .zip file, or a tar file, into a temporary folder; then move the top-level entries
+    into `into`.
 
-    Return the paths of the entries. Raise a `DmlError` and remove unpacked files if the archive can't be read, a path
-    in the archive leads out of the folder, a top-level entry already exists, or the disk is full.
+    Return the paths of the entries. Raise a `DmlError` and remove unpacked files if the archive
+    can't be read, a path in the archive leads out of the folder, a top-level entry already exists,
+    or the disk is full.
     """
     aside = into / f".{archive.name}.unpacking"
     try:
@@ -145,14 +151,15 @@ def unpack(archive: Path, into: Path) -> list[Path]:
         for entry in moves.values():
             if entry.exists() or entry.is_symlink():
                 raise DmlError(
-                    f"{entry} already exists; it was not changed. If it is complete, keep it; if not, rename or "
-                    "remove it and unpack again"
+                    f"{entry} already exists; it was not changed. If it is complete, keep it; if "
+                    "not, rename or remove it and unpack again"
                 )
         return [source.rename(entry) for source, entry in moves.items()]
     except _UNREADABLE as error:
         raise DmlError(
-            f"can't unpack {archive} into {into} ({type(error).__name__}: {error}); nothing was unpacked. If the file "
-            "is damaged or a web page, remove it and download it again; if it needs a password, unpack it by hand"
+            f"can't unpack {archive} into {into} ({type(error).__name__}: {error}); nothing was "
+            "unpacked. If the file is damaged or a web page, remove it and download it again; if "
+            "it needs a password, unpack it by hand"
         ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -1,8 +1,10 @@
-"""Data sets in which text files list the images: CUB-200-2011, Stanford Online Products, and In-Shop of DeepFashion.
+"""Data sets in which text files list the images: CUB-200-2011, Stanford Online Products, and
+In-Shop of DeepFashion.
 
-Source: Wah et al. 2011: 11,788 photographs of 200 species of birds, full images (not cropped to boxes), in the split of
-Song et al. 2016; Song et al. 2016, Deep Metric Learning via Lifted Structured Feature Embedding: 120,053 photographs of
-22,634 products sold online; Liu et al. 2016, DeepFashion: 52,712 photographs of 7,982 items of clothing.
+Source: Wah et al. 2011: 11,788 photographs of 200 species of birds, full images (not cropped to
+boxes), in the split of Song et al. 2016; Song et al. 2016, Deep Metric Learning via Lifted
+Structured Feature Embedding: 120,053 photographs of 22,634 products sold online; Liu et al. 2016,
+DeepFashion: 52,712 photographs of 7,982 items of clothing.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ def _list_cub(folder: Path) -> Parts:
         c = parse_number(number, labels)
         if image not in images or c not in names:
             raise DmlError(
-                f"{labels} names image {image} and class {c}, but images.txt or classes.txt lacks one of these; "
-                "unpack the archive again"
+                f"{labels} names image {image} and class {c}, but images.txt or classes.txt lacks "
+                "one of these; unpack the archive again"
             )
         (train if c <= _TRAIN_CLASSES else test).setdefault(names[c], []).append(images[image])
     return Parts(train, test)
@@ -110,8 +112,9 @@ IN_SHOP = OfficialSet(
     ),
     by_hand=(
         "Its owners distribute it by Google Drive, so download it by hand: from "
-        "http://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html follow the link to the folder 'In-shop "
-        "Clothes Retrieval Benchmark', put Eval/list_eval_partition.txt and Img/img.zip (not img_highres.zip) into one "
-        "folder, or keep the folders Eval and Img; then run dml data fetch in-shop --root FOLDER"
+        "http://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html follow the link to "
+        "the folder 'In-shop Clothes Retrieval Benchmark', put Eval/list_eval_partition.txt and "
+        "Img/img.zip (not img_highres.zip) into one folder, or keep the folders Eval and Img; then "
+        "run dml data fetch in-shop --root FOLDER"
     ),
 )

@@ -40,7 +40,8 @@ class OfficialSet:
     def read(self, root: str) -> Parts:
         """List the parts in `root`, the data set's folder or the parent folder.
 
-        Raise a `DmlError` if images are missing, lists are damaged, or counts differ from the published counts.
+        Raise a `DmlError` if images are missing, lists are damaged, or counts differ from the
+        published counts.
         """
         folder = self.find(Path(root))
         parts = self.list_parts(folder)
@@ -48,18 +49,22 @@ class OfficialSet:
         if missing := list_missing(parts):
             total = sum(map(count_images, parts.by_name().values()))
             raise DmlError(
-                f"{len(missing):,} of the {total:,} images in the lists of {folder} are missing, e.g. {missing[0]}: "
-                f"the data set is incompletely unpacked. {self.describe_download(Path(root))}"
+                f"{len(missing):,} of the {total:,} images in the lists of {folder} are missing, "
+                f"e.g. {missing[0]}: the data set is incompletely unpacked. "
+                f"{self.describe_download(Path(root))}"
             )
         if wrong := self.find_wrong_counts(parts):
             raise DmlError(
-                f"{folder} is not the complete {self.title}: {'; '.join(wrong)}. Results on other images can't be "
-                "compared with published results: unpack it again, or use image-folder or csv for your images"
+                f"{folder} is not the complete {self.title}: {'; '.join(wrong)}. Results on other "
+                "images can't be compared with published results: unpack it again, or use "
+                "image-folder or csv for your images"
             )
         return parts
 
     def find(self, root: Path) -> Path:
-        """Find the data set's folder, `root` or a subfolder, or raise a `DmlError` with download instructions."""
+        """Find the data set's folder, `root` or a subfolder, or raise a `DmlError` with download
+        instructions.
+        """
         root = root.expanduser()
         if not root.is_dir():
             raise DmlError(f"root = {root} is not a folder. {self.describe_download(root)}")
@@ -72,8 +77,8 @@ class OfficialSet:
                 f"run dml data fetch {self.name} --root {root}"
             )
         raise DmlError(
-            f"{self.title} is not in {root}: neither this folder nor a subfolder contains {' or '.join(self.markers)}. "
-            f"{self.describe_download(root)}"
+            f"{self.title} is not in {root}: neither this folder nor a subfolder contains "
+            f"{' or '.join(self.markers)}. {self.describe_download(root)}"
         )
 
     def describe_download(self, root: Path) -> str:
@@ -82,7 +87,10 @@ class OfficialSet:
         if self.by_hand:
             return f"{self.title} comes as {files}. {self.by_hand}"
         sources = " and ".join(archive.address or "" for archive in self.archives)
-        return f"{self.title} comes as {files} from {sources}: dml data fetch {self.name} --root {root} downloads it"
+        return (
+            f"{self.title} comes as {files} from {sources}: dml data fetch {self.name} --root "
+            f"{root} downloads it"
+        )
 
     def find_wrong_counts(self, parts: Parts) -> list[str]:
         """Describe the parts with counts that differ from the published counts."""
@@ -115,8 +123,8 @@ def list_missing(parts: Parts) -> list[Path]:
 def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:
     """Read a list in UTF-8 after `skip` header lines, and split lines at blanks into columns.
 
-    The last column may contain blanks. Raise a `DmlError` if the file can't be read or is empty, or columns are
-    missing; the message names the line.
+    The last column may contain blanks. Raise a `DmlError` if the file can't be read or is empty, or
+    columns are missing; the message names the line.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -143,6 +151,7 @@ def parse_number(value: str, file: Path) -> int:
     """Parse a natural number in a list; raise a `DmlError` that names the file if it isn't."""
     if not value.isdecimal():
         raise DmlError(
-            f"{file} contains {value!r}; expected a number. The file is damaged: unpack the archive again"
+            f"{file} contains {value!r}; expected a number. The file is damaged: unpack the "
+            "archive again"
         )
     return int(value)

@@ -1,12 +1,13 @@
-"""Market-1501, VeRi-776 and PKU VehicleID: persons seen by six cameras, vehicles by 20, and 26,267 vehicles of a city.
+"""Market-1501, VeRi-776 and PKU VehicleID: persons seen by six cameras, vehicles by 20, and 26,267
+vehicles of a city.
 
-A file's name contains identity and camera: ``0002_c1s1_000451_03.jpg`` in Market-1501, ``0001_c001_00016450_0.jpg`` in
-VeRi-776. The cameras are groups, so that a query's ranking excludes images with the query's identity and camera, also
-the copy of the query in VeRi-776's gallery.
+A file's name contains identity and camera: ``0002_c1s1_000451_03.jpg`` in Market-1501,
+``0001_c001_00016450_0.jpg`` in VeRi-776. The cameras are groups, so that a query's ranking excludes
+images with the query's identity and camera, also the copy of the query in VeRi-776's gallery.
 
-Source: Zheng et al. 2015, Scalable Person Re-identification: A Benchmark; Liu et al. 2016, A Deep Learning-Based
-Approach to Progressive Vehicle Re-identification; Liu et al. 2016, Deep Relative Distance Learning: Tell the Difference
-Between Similar Vehicles.
+Source: Zheng et al. 2015, Scalable Person Re-identification: A Benchmark; Liu et al. 2016, A Deep
+Learning-Based Approach to Progressive Vehicle Re-identification; Liu et al. 2016, Deep Relative
+Distance Learning: Tell the Difference Between Similar Vehicles.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _LISTS = "train_test_split"  # PKU VehicleID's folder of lists
 # The number of images per test list; an image per vehicle is in the gallery.
 _IMAGES: Mapping[Vehicles, int] = {800: 6_493, 1600: 13_377, 2400: 19_777}
 _NAME = re.compile(r"(?P<identity>-1|\d+)_(?P<camera>c\d+)")
-# Boxes in Market-1501 that are neither good nor bad, and should be ignored. Keep the distractors, 0000: they match
-# nobody and are an additional class in the gallery.
+# Boxes in Market-1501 that are neither good nor bad, and should be ignored. Keep the distractors,
+# 0000: they match nobody and are an additional class in the gallery.
 _JUNK = "-1"
 
 
@@ -45,13 +46,15 @@ def _list_parts(folder: Path, names: Mapping[str, str]) -> Parts:
             )
         except OSError as error:
             raise DmlError(
-                f"can't read {folder / name}: {error.strerror}; the data set is incompletely unpacked"
+                f"can't read {folder / name}: {error.strerror}; the data set is incompletely "
+                "unpacked"
             ) from error
         for file in files:
             match = _NAME.match(file.name)
             if match is None:
                 raise DmlError(
-                    f"{file} isn't named by identity and camera, like 0002_c1s1_000451_03.jpg; unpack the archive again"
+                    f"{file} isn't named by identity and camera, like 0002_c1s1_000451_03.jpg; "
+                    "unpack the archive again"
                 )
             if match["identity"] != _JUNK:
                 parts[part].setdefault(match["identity"], []).append(file)
@@ -74,9 +77,9 @@ MARKET1501 = OfficialSet(
         ),
     ),
     by_hand=(
-        "Its owners distribute it by Google Drive and Baidu, so download it by hand: follow the link on "
-        "https://zheng-lab.cecs.anu.edu.au/Project/project_reid.html, put Market-1501-v15.09.15.zip into a folder, "
-        "then run dml data fetch market1501 --root FOLDER"
+        "Its owners distribute it by Google Drive and Baidu, so download it by hand: follow the "
+        "link on https://zheng-lab.cecs.anu.edu.au/Project/project_reid.html, put "
+        "Market-1501-v15.09.15.zip into a folder, then run dml data fetch market1501 --root FOLDER"
     ),
 )
 
@@ -90,8 +93,8 @@ VERI776 = OfficialSet(
     published={"train": (37_778, 576), "test": (1_678, 200), "gallery": (11_579, 200)},
     archives=(Archive("VeRi.zip", "size unpublished"),),
     by_hand=(
-        "Its owners send it on request (https://github.com/JDAI-CV/VeRidataset); put VeRi.zip into a folder, then run "
-        "dml data fetch veri776 --root FOLDER; or unpack the archive yourself"
+        "Its owners send it on request (https://github.com/JDAI-CV/VeRidataset); put VeRi.zip into "
+        "a folder, then run dml data fetch veri776 --root FOLDER; or unpack the archive yourself"
     ),
 )
 
@@ -134,19 +137,21 @@ def describe_vehicleid(vehicles: Vehicles, draw: int) -> OfficialSet:
         },
         archives=(Archive("VehicleID_V1.0.zip", "size unpublished"),),
         by_hand=(
-            "Its owners send it on request (https://pkuml.org/resources/pku-vehicleid.html); unpack the archive "
-            "yourself, or put it into a folder as VehicleID_V1.0.zip and run dml data fetch vehicleid --root FOLDER"
+            "Its owners send it on request (https://pkuml.org/resources/pku-vehicleid.html); "
+            "unpack the archive yourself, or put it into a folder as VehicleID_V1.0.zip and run "
+            "dml data fetch vehicleid --root FOLDER"
         ),
     )
 
 
 def read_vehicleid(root: str, vehicles: Vehicles = 2400, draw: int = 0) -> Parts:
-    """Read PKU VehicleID in the official layout: ``image``, and ``train_test_split`` with the lists.
+    """Read PKU VehicleID in the official layout: ``image``, and ``train_test_split`` with the
+    lists.
 
-    For every test vehicle, a random image is in the gallery, and the others are queries; the paper repeats this ten
-    times and averages. Draw d chooses the images by numpy's generator with the seed (d, vehicle), so ten runs of the
-    evaluation with draws 0 to 9 follow the protocol, and a draw is identical everywhere. Raise a `DmlError` if the data
-    set is missing or incomplete.
+    For every test vehicle, a random image is in the gallery, and the others are queries; the paper
+    repeats this ten times and averages. Draw d chooses the images by numpy's generator with the
+    seed (d, vehicle), so ten runs of the evaluation with draws 0 to 9 follow the protocol, and a
+    draw is identical everywhere. Raise a `DmlError` if the data set is missing or incomplete.
 
     Args:
         root: the folder ``VehicleID_V1.0``, or the parent.

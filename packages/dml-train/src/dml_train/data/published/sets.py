@@ -24,7 +24,8 @@ def get_official(name: str) -> OfficialSet:
     """Look up a published data set, or raise a `DmlError` with the known names."""
     if name not in OFFICIAL:
         raise DmlError(
-            f"unknown data set {name!r}{nearest(name, OFFICIAL)} expected one of: {', '.join(OFFICIAL)}"
+            f"unknown data set {name!r}{nearest(name, OFFICIAL)} expected one of: "
+            f"{', '.join(OFFICIAL)}"
         )
     return OFFICIAL[name]
 
@@ -32,13 +33,16 @@ def get_official(name: str) -> OfficialSet:
 def check_dataset(
     name: str, root: str | Path, *, decode: bool = False, report: Callable[[str], None] = print
 ) -> bool:
-    """Compare a data set's counts with the published counts; return whether the data set is complete.
+    """Compare a data set's counts with the published counts; return whether the data set is
+    complete.
 
     A data set is also incomplete if lists are missing, damaged or contradictory.
 
     Args:
-        name: ``"cub"``, ``"cars196"``, ``"sop"``, ``"in-shop"``, ``"market1501"``, ``"veri776"`` or ``"vehicleid"``.
-        root: the data set's folder, or the parent folder; raises a `DmlError` if it lacks the data set.
+        name: ``"cub"``, ``"cars196"``, ``"sop"``, ``"in-shop"``, ``"market1501"``, ``"veri776"`` or
+            ``"vehicleid"``.
+        root: the data set's folder, or the parent folder; raises a `DmlError` if it lacks the data
+            set.
         decode: whether to also decode all images.
         report: called with the lines of the report.
     """
@@ -70,7 +74,8 @@ def check_dataset(
     if wrong or missing or bad:
         total = sum(1 for _ in parts.files())
         report(
-            f"incomplete: {len(missing):,} of {total:,} images missing{f', {len(bad):,} bad' if decode else ''}"
+            f"incomplete: {len(missing):,} of {total:,} images "
+            f"missing{f', {len(bad):,} bad' if decode else ''}"
         )
         return False
     report(f"complete{': every image can be decoded' if decode else ''}")

@@ -20,8 +20,9 @@ from dml_train.networks.backbones.options import (
     read_state,
 )
 
-# A row per block, as in figure 5 of the source, except that 4c and 4d project the pool to 128 channels, as in the
-# published weights for torch; the figure, and the networks of ICE and RLL, have 96. See `_Block` for the columns.
+# A row per block, as in figure 5 of the source, except that 4c and 4d project the pool to 128
+# channels, as in the published weights for torch; the figure, and the networks of ICE and RLL,
+# have 96. See `_Block` for the columns.
 _Widths = tuple[int, int, int, int, int, Literal["average", "max"], int]
 _BLOCKS: dict[str, _Widths] = {
     "inception_3a": (64, 64, 64, 64, 96, "average", 32),
@@ -42,15 +43,17 @@ _PUBLISHED = "the published bn_inception-52deb4733.pth (docs/guide/models.md lin
 class BNInception(nn.Module):
     """BN-Inception's feature maps, from one or more depths.
 
-    Source: Ioffe & Szegedy 2015, Batch Normalization, figure 5; with the departures of the published weights:
-    the pools of 4c and 4d are projected to 128 channels instead of 96, and convolutions have a bias.
+    Source: Ioffe & Szegedy 2015, Batch Normalization, figure 5; with the departures of the
+    published weights: the pools of 4c and 4d are projected to 128 channels instead of 96, and
+    convolutions have a bias.
 
     Args:
         in_channels, pretrained: see `dml_train.networks.backbones.options`.
-        weights: None (random), or the published file: ``bn_inception-52deb4733.pth``, trained on ImageNet in Caffe.
-            It expects blue, green, red in 0 to 255 minus (104, 117, 128): ``normalize = "caffe"`` of the data sets.
-        levels: the blocks to use as features, ``"inception_3a"`` to ``"inception_5b"``, the default;
-            the papers' L, M, H are ``["inception_3c", "inception_4e", "inception_5b"]``.
+        weights: None (random), or the published file: ``bn_inception-52deb4733.pth``, trained on
+            ImageNet in Caffe. It expects blue, green, red in 0 to 255 minus (104, 117, 128):
+            ``normalize = "caffe"`` of the data sets.
+        levels: the blocks to use as features, ``"inception_3a"`` to ``"inception_5b"``, the
+            default; the papers' L, M, H are ``["inception_3c", "inception_4e", "inception_5b"]``.
 
     Raises:
         InvalidOption: if a level is unknown or given twice, or the file doesn't exist.
@@ -97,7 +100,9 @@ class BNInception(nn.Module):
         return [list(module.parameters()) for module in (self.stem, *self.blocks.values())]
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple for multiple levels."""
+        """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple for multiple
+        levels.
+        """
         outputs: dict[str, Tensor] = {}
         features = self.stem(images_BCHW)
         for name, block in self.blocks.items():
@@ -107,7 +112,9 @@ class BNInception(nn.Module):
         return one_or_all([outputs[level] for level in self._levels])
 
     def _load(self, weights: str) -> None:
-        """Load the published weights, which call ``blocks.inception_3a.1x1.conv`` ``inception_3a_1x1``."""
+        """Load the published weights, which call ``blocks.inception_3a.1x1.conv``
+        ``inception_3a_1x1``.
+        """
         ours: dict[str, str] = {}
         for path, unit in self.named_modules():
             if isinstance(unit, _Unit):
@@ -143,8 +150,9 @@ class _Unit(nn.Module):
 class _Block(nn.ModuleDict):
     """Up to four parallel branches with concatenated outputs, named as in the published weights.
 
-    `widths` are numbers of channels: a 1 × 1 convolution to `one`; 1 × 1 to `reduce`, then 3 × 3 to `three`; 1 × 1 to
-    `double_reduce`, then 3 × 3 twice to `double`; a pool, then 1 × 1 to `projection`. 0 omits a branch or projection.
+    `widths` are numbers of channels: a 1 × 1 convolution to `one`; 1 × 1 to `reduce`, then 3 × 3 to
+    `three`; 1 × 1 to `double_reduce`, then 3 × 3 twice to `double`; a pool, then 1 × 1 to
+    `projection`. 0 omits a branch or projection.
     """
 
     def __init__(self, in_channels: int, widths: _Widths) -> None:
@@ -169,7 +177,8 @@ class _Block(nn.ModuleDict):
     def forward(self, features_BFHW: Tensor) -> Tensor:
         pooled = features_BFHW
         if self._halves:
-            # Round an odd side up, as the convolutions do; after ReLU, padding with 0 doesn't change a maximum.
+            # Round an odd side up, as the convolutions do; after ReLU, padding with 0 doesn't
+            # change a maximum.
             height, width = features_BFHW.shape[2:]
             pooled = nn.functional.pad(features_BFHW, (0, width % 2, 0, height % 2))
         pooled = self["pool"](pooled)

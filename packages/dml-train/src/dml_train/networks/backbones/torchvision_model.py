@@ -1,4 +1,5 @@
-"""Any classification model of torchvision except for the classifier, with features from one or more depths.
+"""Any classification model of torchvision except for the classifier, with features from one or more
+depths.
 
 The functions, not the module, import torchvision, since the import takes seconds.
 
@@ -25,7 +26,8 @@ from dml_train.networks.backbones.options import (
 
 _Form = Literal["map", "map, channels last", "tokens", "vector"]
 
-# The attributes of torchvision's models that contain classifiers, including auxiliary classifiers for training.
+# The attributes of torchvision's models that contain classifiers, including auxiliary classifiers
+# for training.
 _UNUSED = frozenset({"classifier", "fc", "head", "heads", "aux1", "aux2", "AuxLogits"})
 _TRACED_SIZE = 224  # pixels per side; every torchvision model accepts it
 
@@ -33,22 +35,24 @@ _TRACED_SIZE = 224  # pixels per side; every torchvision model accepts it
 class TorchvisionModel(nn.Module):
     """The feature maps of a torchvision model before global pooling, or at the given nodes.
 
-    A vision transformer doesn't compute maps; the features are the class token's vector, at any depth.
+    A vision transformer doesn't compute maps; the features are the class token's vector, at any
+    depth.
 
     Args:
         in_channels, pretrained: see `dml_train.networks.backbones.options`.
         model: a name of ``torchvision.models.list_models()``, e.g. ``"resnet50"``.
-        weights: None (random), the name of torchvision's weights (``"DEFAULT"``, ``"IMAGENET1K_V1"``; downloaded once),
-            or a file. For GoogLeNet and Inception, use the names: only then do these models rescale the input as the
-            weights expect.
+        weights: None (random), the name of torchvision's weights (``"DEFAULT"``,
+            ``"IMAGENET1K_V1"``; downloaded once), or a file. For GoogLeNet and Inception, use the
+            names: only then do these models rescale the input as the weights expect.
         levels: nodes of the model's graph to use as features: whole modules (``"layer2"``,
             ``"features.5"``) or nodes in them (``"layer2.0.add"``); default: the last maps.
-        last_stride: stride of a ResNet's last stage; 1 doubles the height and width of the last maps, as in Luo et al.
-            2019, Bag of Tricks and a Strong Baseline for Deep Person Re-identification, Sec. 3.4.
+        last_stride: stride of a ResNet's last stage; 1 doubles the height and width of the last
+            maps, as in Luo et al. 2019, Bag of Tricks and a Strong Baseline for Deep Person
+            Re-identification, Sec. 3.4.
 
     Raises:
-        InvalidOption: if a model, level or weights are unknown (the message suggests the nearest name), a level
-            doesn't give maps, or `last_stride` is 1 and the model isn't a ResNet.
+        InvalidOption: if a model, level or weights are unknown (the message suggests the nearest
+            name), a level doesn't give maps, or `last_stride` is 1 and the model isn't a ResNet.
         DmlError: if weights can't be downloaded or read, or don't fit the model.
     """
 
@@ -99,7 +103,9 @@ class TorchvisionModel(nn.Module):
         )
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Map (B, in_channels, H, W) to (B, num_features[, h, w]), or to a tuple for multiple levels."""
+        """Map (B, in_channels, H, W) to (B, num_features[, h, w]), or to a tuple for multiple
+        levels.
+        """
         outputs: dict[str, Tensor] = self.trunk(images_BCHW)
         features = []
         for level, form in zip(self._levels, self._forms, strict=True):
@@ -126,8 +132,8 @@ def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
             downloaded: nn.Module = models.get_model(model, weights=weights)
         except OSError as error:
             raise DmlError(
-                f"could not download the weights {weights!r} of {model} ({error}); download the file on a different "
-                "machine and give the path, e.g. weights = 'resnet50.pth'"
+                f"could not download the weights {weights!r} of {model} ({error}); download the "
+                "file on a different machine and give the path, e.g. weights = 'resnet50.pth'"
             ) from error
         return downloaded
     # GoogLeNet and Inception include auxiliary classifiers, which aren't needed.
@@ -141,7 +147,10 @@ def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
         if isinstance(network, models.Inception3 | models.GoogLeNet):
             network.transform_input = True  # as torchvision does with these weights
     elif weights is not None and pretrained:
-        expected = f"a file, or one of torchvision's names{nearest(weights, names)} names: {', '.join(names)}"
+        expected = (
+            f"a file, or one of torchvision's names{nearest(weights, names)} names: "
+            f"{', '.join(names)}"
+        )
         state = read_state(weights, expected)
         load_state(
             network, state, weights, "the state dict of the same model of torchvision", _classifies
@@ -150,7 +159,9 @@ def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
 
 
 def _remove_last_stride(network: nn.Module, model: str) -> None:
-    """Set the stride of all convolutions in a ResNet's last stage to 1; the weights fit as before."""
+    """Set the stride of all convolutions in a ResNet's last stage to 1; the weights fit as
+    before.
+    """
     from torchvision import models
 
     if not isinstance(network, models.ResNet):
@@ -190,6 +201,6 @@ def _form(level: str, shape: tuple[int, ...] | None) -> _Form:
         case (_, _):
             return "vector"
     raise InvalidOption(
-        f"backbone.levels names {level!r}, with output shape {shape}; expected maps (1, F, h, w) or "
-        "(1, h, w, F), tokens (1, T, F) or a vector (1, F)"
+        f"backbone.levels names {level!r}, with output shape {shape}; expected maps (1, F, h, w) "
+        "or (1, h, w, F), tokens (1, T, F) or a vector (1, F)"
     )

@@ -1,7 +1,8 @@
 """The texts of the bundled recipes.
 
-A recipe's name is the file's path in this folder, excluding the suffix. If a file's name begins with an underscore, the
-recipe isn't listed: it is incomplete, and only used as a parent in `extends`.
+A recipe's name is the file's path in this folder, excluding the suffix. If a file's name begins
+with an underscore, the recipe isn't listed: it is incomplete, and only used as a parent in
+`extends`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _FOLDER = files(__name__)
 
 
 def bundled_recipes() -> list[str]:
-    """List the names of the bundled recipes, such as ``memvir/arc-face-cub``, except incomplete parents."""
+    """List the names of the bundled recipes, such as ``memvir/arc-face-cub``, except incomplete
+    parents.
+    """
     return sorted(
         name for name in _names(_FOLDER, "") if not name.rpartition("/")[2].startswith("_")
     )
@@ -45,12 +48,14 @@ def _names(folder: Traversable, prefix: str) -> Iterator[str]:
 
 
 def bundled_text(name: str) -> str:
-    """Read the text of a bundled recipe with comments; raise `UnknownName` if the recipe doesn't exist."""
+    """Read the text of a bundled recipe with comments; raise `UnknownName` if the recipe doesn't
+    exist.
+    """
     if name not in _names(_FOLDER, ""):
         names = bundled_recipes()
         raise UnknownName(
-            f"no recipe {name!r}{nearest(name, names)} expected a path that ends in .toml, or one of the "
-            f"{len(names)} names that 'dml recipes' lists"
+            f"no recipe {name!r}{nearest(name, names)} expected a path that ends in .toml, or one "
+            f"of the {len(names)} names that 'dml recipes' lists"
         )
     return _FOLDER.joinpath(f"{name}.toml").read_text(encoding="utf-8")
 

@@ -23,7 +23,9 @@ NAMES = {"sop": "SOP", "cub": "CUB", "cars196": "CARS196", "in-shop": "In-shop",
 
 
 class Standing(NamedTuple):
-    """A row's published figure and measured values, to compare the order of rows with `compare_order`."""
+    """A row's published figure and measured values, to compare the order of rows with
+    `compare_order`.
+    """
 
     groups: frozenset[str]
     published: float
@@ -35,17 +37,19 @@ class Order(NamedTuple):
 
     pairs: int
     same: int  # pairs with measured means in the published order
-    # Pairs in the same or opposite order, if the difference's 95 % interval excludes 0; None with a single seed.
+    # Pairs in the same or opposite order, if the difference's 95 % interval excludes 0; None with a
+    # single seed.
     surely_same: int | None
     surely_opposite: int | None
 
 
 def compare_order(rows: Sequence[Standing]) -> Order:
-    """Compare the measured order of rows with the published order, except rows with published figure NaN.
+    """Compare the measured order of rows with the published order, except rows with published
+    figure NaN.
 
-    Rows are compared if they share a group, or neither names a group. All rows need equal numbers of measured values.
-    The interval of a difference is Student's, with the spread of runs pooled over all rows. For pairs with zero true
-    difference, expect 2.5 % to be surely opposite.
+    Rows are compared if they share a group, or neither names a group. All rows need equal numbers
+    of measured values. The interval of a difference is Student's, with the spread of runs pooled
+    over all rows. For pairs with zero true difference, expect 2.5 % to be surely opposite.
     """
     pairs = same = surely_same = surely_opposite = 0
     spread = pool_spread([row.measured for row in rows])
@@ -106,7 +110,9 @@ class Section:
         ]
 
     def orders(self) -> dict[tuple[str, str, str], Order]:
-        """Compare the order of the rows, by published data set, published metric, and measured metric."""
+        """Compare the order of the rows, by published data set, published metric, and measured
+        metric.
+        """
         found = {}
         complete = max((len(v) for row in self.rows for v in row.values.values()), default=0)
         for dataset, place, metric in self.published():
@@ -137,13 +143,14 @@ def list_incomparabilities(
     reasons = []
     if dataset == GLYPHS:
         reasons.append(
-            "measured on glyphs (rendered characters) with a small network trained from scratch, published on "
-            f"photographs with {paper.backbone}: only the order of the rows can be compared"
+            "measured on glyphs (rendered characters) with a small network trained from scratch, "
+            f"published on photographs with {paper.backbone}: only the order of the rows can be "
+            "compared"
         )
     if paper.selected_on_test:
         reasons.append(
-            f"the published figures were selected on the test split ({paper.selection}); here the last weights are "
-            "measured, and the test split selects nothing"
+            f"the published figures were selected on the test split ({paper.selection}); here the "
+            "last weights are measured, and the test split selects nothing"
         )
     if overrides:
         reasons.append(f"every recipe was changed by {', '.join(overrides)}")
@@ -155,7 +162,9 @@ def _title(metric: str) -> str:
 
 
 def _format_interval(row: RowResult, metric: str, spread: Spread | None) -> str:
-    """Format a percentage with an interval over runs or, for the recall of a single run, over queries."""
+    """Format a percentage with an interval over runs or, for the recall of a single run, over
+    queries.
+    """
     values = row.values.get(metric)
     if not values:
         return "–"
@@ -167,19 +176,30 @@ def _format_interval(row: RowResult, metric: str, spread: Spread | None) -> str:
 def markdown(name: str, paper: Paper, sections: Sequence[Section], seeds: int, command: str) -> str:
     """Write a paper's page in Markdown."""
     over = (
-        f"mean of {seeds} seeds and its 95 % Student interval, the spread of seeds pooled over a table's rows"
+        (
+            f"mean of {seeds} seeds and its 95 % Student interval, the spread of seeds pooled over "
+            "a table's rows"
+        )
         if seeds > 1
-        else "one seed; the interval of a recall is over its queries (± 1.96 standard errors), not over runs"
+        else (
+            "one seed; the interval of a recall is over its queries (± 1.96 standard errors), not "
+            "over runs"
+        )
     )
     lines = [
         f"# {paper.title}: published and measured",
         "",
-        f"`{command}` with dml-train {__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} cores ({platform.machine()}).",
+        (
+            f"`{command}` with dml-train {__version__}, torch {torch.__version__}, Python "
+            f"{platform.python_version()}, {os.cpu_count()} cores ({platform.machine()})."
+        ),
         "",
-        f"Percentages; measured: {over}. Published figures in brackets can't be compared with the measured ones, for "
-        "the reasons given; rows that are published alone aren't run. s: processor time of the row's runs, in seconds; "
-        "a run that rows share counts in each.",
+        (
+            f"Percentages; measured: {over}. Published figures in brackets can't be compared with "
+            "the measured ones, for the reasons given; rows that are published alone aren't run. "
+            "s: processor time of the row's runs, in seconds; a run that rows share counts in "
+            "each."
+        ),
         "",
         f"Published with {paper.backbone}. Selection: {paper.selection}.",
         "",
@@ -250,8 +270,8 @@ def _section(name: str, section: Section) -> list[str]:
 def _sentence(key: tuple[str, str, str], found: Order) -> str:
     dataset, metric, measured = key
     text = (
-        f"Order by {NAMES.get(dataset, dataset)}'s {_title(metric)}: {found.same} of {found.pairs} pairs of rows have "
-        f"the same order by measured {_title(measured)}"
+        f"Order by {NAMES.get(dataset, dataset)}'s {_title(metric)}: {found.same} of {found.pairs} "
+        f"pairs of rows have the same order by measured {_title(measured)}"
     )
     if found.surely_same is None:
         return text + "."
@@ -264,7 +284,9 @@ def _sentence(key: tuple[str, str, str], found: Order) -> str:
 def as_json(
     name: str, paper: Paper, sections: Sequence[Section], seeds: int, command: str
 ) -> dict[str, Any]:
-    """Return a paper's page in JSON's types; measured values in [0, 1], published ones as printed."""
+    """Return a paper's page in JSON's types; measured values in [0, 1], published ones as
+    printed.
+    """
     return {
         "paper": name,
         "title": paper.title,

@@ -1,6 +1,7 @@
 """The tables of papers: rows, which change keys of a recipe, and the published figures.
 
-A paper is a TOML file in ``tables/``. Figures are percentages as printed, or ``nan`` if not printed.
+A paper is a TOML file in ``tables/``. Figures are percentages as printed, or ``nan`` if not
+printed.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ class _Strict(BaseModel):
 class Row(_Strict):
     """A row: changes of the table's recipe, and the published figures.
 
-    The recipe is changed in this order: `replace` replaces whole tables, `drop` removes keys, then overrides come
-    from `set` of the table, `set` of the row, and `on` of both for the data set. The row runs on glyphs, and on data
-    sets with both a recipe and published figures.
+    The recipe is changed in this order: `replace` replaces whole tables, `drop` removes keys, then
+    overrides come from `set` of the table, `set` of the row, and `on` of both for the data set. The
+    row runs on glyphs, and on data sets with both a recipe and published figures.
     """
 
     label: str
-    # Only compare the order with rows in the same group; ungrouped rows are compared with each other.
+    # Only compare the order with rows in the same group; ungrouped rows are compared with each
+    # other.
     groups: list[str] = []
     recipes: dict[str, str] = {}  # by data set, instead of the table's recipes
     replace: dict[str, dict[str, Any]] = {}  # by dotted key
@@ -54,11 +56,14 @@ class Row(_Strict):
 
 
 class PublishedTable(_Strict):
-    """A table, or a figure in table form; raise ValueError if figures don't fit metrics, or a row lacks a recipe."""
+    """A table, or a figure in table form; raise ValueError if figures don't fit metrics, or a row
+    lacks a recipe.
+    """
 
     title: str
     expected: str  # the paper's conclusion from its figures
-    # If not empty, the page also shows the table if all data sets are missing, with this in place of measured figures.
+    # If not empty, the page also shows the table if all data sets are missing, with this in place
+    # of measured figures.
     pending: str = ""
     recipes: dict[str, str] = {}  # by data set
     metrics: dict[str, list[str]]  # by data set: names of metrics, for example "recall@1"
@@ -78,7 +83,10 @@ class PublishedTable(_Strict):
         for dataset, values in row.published.items():
             metrics = self.metrics.get(dataset, [])
             if len(values) != len(metrics):
-                return f"{len(values)} figures for {dataset}, where the table has {len(metrics)} metrics"
+                return (
+                    f"{len(values)} figures for {dataset}, where the table has {len(metrics)} "
+                    "metrics"
+                )
             if not all(0 <= value <= 100 for value in drop_nan(values)):
                 return f"{values} aren't percentages"
         names = {*self.recipes, *row.recipes}
@@ -136,8 +144,8 @@ def drop_nan(values: list[float]) -> list[float]:
 def choose(names: tuple[str, ...], known: Mapping[str, Paper]) -> dict[str, list[str]]:
     """Resolve names of papers and tables to lists of tables by paper, in the given order.
 
-    ``"ice"`` means all tables of a paper, ``"ice/table-2"`` or ``"ice/2"`` a single table. Raise UnknownName if a paper
-    or table doesn't exist.
+    ``"ice"`` means all tables of a paper, ``"ice/table-2"`` or ``"ice/2"`` a single table. Raise
+    UnknownName if a paper or table doesn't exist.
     """
     chosen: dict[str, list[str]] = {}
     for name in names:
@@ -153,7 +161,8 @@ def choose(names: tuple[str, ...], known: Mapping[str, Paper]) -> dict[str, list
         full = f"table-{table}" if table.isdigit() else table
         if full not in tables:
             raise UnknownName(
-                f"{paper} does not contain {table!r}{nearest(full, tables)} it has: {', '.join(tables)}"
+                f"{paper} does not contain {table!r}{nearest(full, tables)} it has: "
+                f"{', '.join(tables)}"
             )
         if full not in chosen.setdefault(paper, []):
             chosen[paper].append(full)
@@ -170,10 +179,11 @@ def row_recipe(
     seed: int = 0,
     overrides: tuple[str, ...] = (),
 ) -> Recipe | None:
-    """Make the recipe of a row for a data set, or return None if the row doesn't run on the data set.
+    """Make the recipe of a row for a data set, or return None if the row doesn't run on the data
+    set.
 
-    `root` is the folder of the data set, if it needs any, `seed` is added to the recipe's seed, and `overrides` are
-    applied after all other changes. Raise DmlError if the recipe is invalid.
+    `root` is the folder of the data set, if it needs any, `seed` is added to the recipe's seed, and
+    `overrides` are applied after all other changes. Raise DmlError if the recipe is invalid.
     """
     name = table.recipe_name(row, dataset)
     if name is None:

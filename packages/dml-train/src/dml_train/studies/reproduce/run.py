@@ -112,9 +112,11 @@ def plan_tables(
 def _find_datasets(
     names: Iterable[str], data: Path | None, registry: Registry
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Find data sets in the subfolders of `data`, or in `data` itself; if not given, only use `GLYPHS`.
+    """Find data sets in the subfolders of `data`, or in `data` itself; if not given, only use
+    `GLYPHS`.
 
-    Return the folders of data sets that are found (None for `GLYPHS`), and the reasons for missing data sets.
+    Return the folders of data sets that are found (None for `GLYPHS`), and the reasons for missing
+    data sets.
     """
     if data is None:
         return {GLYPHS: None}, dict.fromkeys(names, "the folder of the data sets wasn't given")
@@ -142,9 +144,10 @@ def _plan_rows(
 ) -> list[PlannedRow]:
     """Plan the runs of a table's rows on a data set.
 
-    The names of the runs' folders contain a hash of the recipe, so that equal rows share a run, even if they measure
-    different levels. Rows that can't be run are kept if figures are published for the data set. If a row replaces a
-    table and the component's plugin, such as pytorch-metric-learning, is missing, the row has a fault.
+    The names of the runs' folders contain a hash of the recipe, so that equal rows share a run,
+    even if they measure different levels. Rows that can't be run are kept if figures are published
+    for the data set. If a row replaces a table and the component's plugin, such as
+    pytorch-metric-learning, is missing, the row has a fault.
     """
     planned = []
     for row in table.rows:
@@ -206,15 +209,17 @@ def reproduce(
 ) -> Reproduced:
     """Run tables of the papers on the available data sets, and write a page per paper.
 
-    Raise DmlError if a name is unknown, a recipe is invalid, or data sets for all tables are missing, or
-    StudyInterrupted on SIGTERM or Ctrl-C.
+    Raise DmlError if a name is unknown, a recipe is invalid, or data sets for all tables are
+    missing, or StudyInterrupted on SIGTERM or Ctrl-C.
 
     Args:
         names: papers and tables, for example ``["ice/table-2", "rll"]``.
-        out: the folder for runs and pages. Finished runs are kept, unfinished runs resume, and pages are replaced.
+        out: the folder for runs and pages. Finished runs are kept, unfinished runs resume, and
+            pages are replaced.
         data: the folder of the papers' data sets; by default, all tables are run on glyphs.
         seeds: number of runs per row.
-        processes, executor: number of simultaneous runs; an executor to use instead of processes, see `run_all`.
+        processes, executor: number of simultaneous runs; an executor to use instead of processes,
+            see `run_all`.
         overrides: changes of all recipes, for example ``["training.steps=100"]``.
         known: the papers by name; default: the bundled papers.
         registry: provides the components; default: all installed ones.
@@ -287,7 +292,9 @@ def _measure(
 
 
 def _read_metrics(planned: PlannedRow, outcome: Outcome, registry: Registry) -> dict[str, Any]:
-    """Read a run's metrics, or evaluate the stored embeddings with the row's evaluator or levels, if given."""
+    """Read a run's metrics, or evaluate the stored embeddings with the row's evaluator or levels,
+    if given.
+    """
     evaluator, recipe = planned.row.evaluator, outcome.job.recipe
     if evaluator is None and not planned.levels:
         return outcome.metrics()

@@ -52,19 +52,22 @@ def tune(
 ) -> TuningResult:
     """Search settings of a recipe on held-out training classes; the test classes stay unseen.
 
-    To search on multiple machines, call this function on all with the same arguments, and `out` in a shared folder. The
-    values that are known when a trial is chosen then depend on the speed of the machines.
+    To search on multiple machines, call this function on all with the same arguments, and `out` in
+    a shared folder. The values that are known when a trial is chosen then depend on the speed of
+    the machines.
 
-    Raise DmlError if optuna isn't installed, the recipe doesn't hold out classes, `space` doesn't fit the recipe, or
-    `out` belongs to a different search. Raise StudyInterrupted on SIGTERM or Ctrl-C.
+    Raise DmlError if optuna isn't installed, the recipe doesn't hold out classes, `space` doesn't
+    fit the recipe, or `out` belongs to a different search. Raise StudyInterrupted on SIGTERM or
+    Ctrl-C.
 
     Args:
         source, overrides: the recipe, see `dml_train.load_recipe`.
         space: the keys to vary, for example ``{"optimizer.lr": Range(1e-4, 1e-2, log=True)}``.
-        out: the folder for trials and results. An existing search will resume, and can be extended using more trials.
+        out: the folder for trials and results. An existing search will resume, and can be extended
+            using more trials.
         trials: the total number of trials.
-        folds: the number of class-disjoint folds of the training classes, held out in turn; default: use the
-            classes that the recipe holds out.
+        folds: the number of class-disjoint folds of the training classes, held out in turn;
+            default: use the classes that the recipe holds out.
         seed: the seed for choosing settings.
         processes: number of simultaneous trainings, all of the same trial.
         executor, registry, console: see `reproduce`.
@@ -88,9 +91,11 @@ def run_search(
     processes: int = 1,
     executor: Executor | None = None,
 ) -> list[Trial]:
-    """Run trials until `trials` exist, and return finished trials, sorted by number; see `tune` for the arguments.
+    """Run trials until `trials` exist, and return finished trials, sorted by number; see `tune` for
+    the arguments.
 
-    Trials that other machines still train aren't returned. If a machine dies, a different machine resumes the trial.
+    Trials that other machines still train aren't returned. If a machine dies, a different machine
+    resumes the trial.
     """
     store = TrialStore(plan, out)
     while _train_next(store, console, processes, executor) or store.ask(trials):
@@ -108,10 +113,11 @@ def run_search(
 
 
 def list_trainings(plan: SettingsSearch, out: Path, trials: int) -> list[Job]:
-    """List unfinished trainings to run by other means, after recording the values of complete trials; see `tune`.
+    """List unfinished trainings to run by other means, after recording the values of complete
+    trials; see `tune`.
 
-    The first `RANDOM_TRIALS` trials are listed together, since they don't depend on values. Later trials are listed one
-    by one, since their settings depend on all earlier values.
+    The first `RANDOM_TRIALS` trials are listed together, since they don't depend on values. Later
+    trials are listed one by one, since their settings depend on all earlier values.
     """
     store = TrialStore(plan, out)
     while True:
@@ -129,7 +135,9 @@ def list_trainings(plan: SettingsSearch, out: Path, trials: int) -> list[Job]:
 def _train_next(
     store: TrialStore, console: Console, processes: int, executor: Executor | None
 ) -> bool:
-    """Train the first trial that isn't in training elsewhere, and record the value; return False if there is none."""
+    """Train the first trial that isn't in training elsewhere, and record the value; return False if
+    there is none.
+    """
     for trial in store.unfinished():
         folder = store.folder(trial)
         with ExitStack() as until_the_end:
@@ -191,12 +199,18 @@ def markdown(plan: SettingsSearch, trials: Sequence[Trial], recipe: str) -> str:
     lines = [
         f"# Settings of {recipe}, chosen on validation classes",
         "",
-        f"Budget: {len(trials)} trials ({failed} failed), {len(trials) * folds} trainings of at most {length}, "
-        f"{sum(trial.seconds for trial in trials):.0f} s of processor time. Optuna's TPE sampler, seed {plan.seed}, "
-        f"the first {min(RANDOM_TRIALS, len(trials))} at random. Judged by {plan.metric}, {held}. The test classes "
-        "were neither embedded nor measured.",
+        (
+            f"Budget: {len(trials)} trials ({failed} failed), {len(trials) * folds} trainings of "
+            f"at most {length}, {sum(trial.seconds for trial in trials):.0f} s of processor time. "
+            f"Optuna's TPE sampler, seed {plan.seed}, the first {min(RANDOM_TRIALS, len(trials))} "
+            f"at random. Judged by {plan.metric}, {held}. The test classes were neither embedded "
+            "nor measured."
+        ),
         "",
-        f"Best is trial {winner.number}: the highest of {len(trials) - failed} noisy values, so biased upwards.",
+        (
+            f"Best is trial {winner.number}: the highest of {len(trials) - failed} noisy values, "
+            "so biased upwards."
+        ),
         "",
         f"| trial | {plan.metric} | {' | '.join(keys)} |",
         "|---" * (2 + len(keys)) + "|",
@@ -211,7 +225,9 @@ def markdown(plan: SettingsSearch, trials: Sequence[Trial], recipe: str) -> str:
 
 
 def write(plan: SettingsSearch, trials: Sequence[Trial], out: Path, recipe: str) -> list[Path]:
-    """Write the page, the JSON file, and the recipe with the best settings to the search's folder."""
+    """Write the page, the JSON file, and the recipe with the best settings to the search's
+    folder.
+    """
     page, data, chosen = out / "tuning.md", out / "tuning.json", out / "best.toml"
     text = markdown(plan, trials, recipe)
     toml = parse(plan.apply(best_trial(trials).settings), plan.registry).to_toml()

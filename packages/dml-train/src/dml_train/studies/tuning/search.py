@@ -1,6 +1,7 @@
 """A search for settings on validation classes only: the space, and the recipes of the trials.
 
-A trial chooses settings, and trains a run per fold; the value is the mean of a metric on the folds' validation classes.
+A trial chooses settings, and trains a run per fold; the value is the mean of a metric on the folds'
+validation classes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Scalar: TypeAlias = bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `low` to `high` inclusive, or integers if both are; with `log`, uniform in the logarithm.
+    """Numbers from `low` to `high` inclusive, or integers if both are; with `log`, uniform in the
+    logarithm.
 
     Raise InvalidOption if `low` isn't below `high`, or isn't above 0 with `log`.
     """
@@ -55,7 +57,9 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A choice from two or more different numbers, strings or booleans; raise InvalidOption for other values."""
+    """A choice from two or more different numbers, strings or booleans; raise InvalidOption for
+    other values.
+    """
 
     values: tuple[Scalar, ...]
 
@@ -78,7 +82,8 @@ Space: TypeAlias = dict[str, Range | Choice]
 
 
 def read_space(path: Path) -> Space:
-    """Read a search space from TOML: a table per key, either with `low`, `high` and `log`, or with `choices`.
+    """Read a search space from TOML: a table per key, either with `low`, `high` and `log`, or with
+    `choices`.
 
     Raise DmlError if the file can't be read, or the form of a table is different.
     """
@@ -165,7 +170,8 @@ class Trial:
 class SettingsSearch:
     """A search for settings of a recipe; see `tune` for the fields.
 
-    Raise DmlError if the recipe doesn't hold out classes, selects on the test split, or rejects values of the space.
+    Raise DmlError if the recipe doesn't hold out classes, selects on the test split, or rejects
+    values of the space.
     """
 
     document: dict[str, Any]  # the resolved recipe
@@ -182,8 +188,8 @@ class SettingsSearch:
         base = parse(self.document, self.registry)
         if base.validation.on_test:
             raise DmlError(
-                "validation.on_test is true in the recipe; a search selects settings on held-out training classes "
-                "only. Remove it from the recipe, or set it to false"
+                "validation.on_test is true in the recipe; a search selects settings on held-out "
+                "training classes only. Remove it from the recipe, or set it to false"
             )
         if self.folds is None and not base.validation.holds_out:
             raise DmlError(

@@ -1,8 +1,8 @@
 """The trials of a search, which Optuna proposes and stores for all processes that search together.
 
-The settings of a trial are a function of the seed, the trial's number, and the values that are known when it is
-proposed. Therefore interruptions don't change the search of a single process; with more processes, the known values
-depend on the speed of the processes.
+The settings of a trial are a function of the seed, the trial's number, and the values that are
+known when it is proposed. Therefore interruptions don't change the search of a single process; with
+more processes, the known values depend on the speed of the processes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ RANDOM_TRIALS = 10  # initial random trials, to give the sampler values to learn
 class TrialStore:
     """The trials of a new or resumed search in the folder `out`.
 
-    Raise DmlError if optuna isn't installed, `out` belongs to a different search, or the trials can't be read.
+    Raise DmlError if optuna isn't installed, `out` belongs to a different search, or the trials
+    can't be read.
     """
 
     def __init__(self, plan: SettingsSearch, out: Path) -> None:
@@ -55,7 +56,9 @@ class TrialStore:
             )
 
     def chosen(self) -> list[Any]:
-        """Return Optuna's trials, sorted by number, except trials for which the choice of settings was interrupted."""
+        """Return Optuna's trials, sorted by number, except trials for which the choice of settings
+        was interrupted.
+        """
         known = self._study.get_trials(deepcopy=False)
         return [trial for trial in known if trial.params.keys() == self.plan.space.keys()]
 
@@ -76,7 +79,9 @@ class TrialStore:
         ]
 
     def ask(self, trials: int) -> bool:
-        """Choose the settings of a new trial if fewer than `trials` exist; return whether they were chosen."""
+        """Choose the settings of a new trial if fewer than `trials` exist; return whether they were
+        chosen.
+        """
         with _report_errors(self.out), hold_lock(self.out, wait=True):
             if len(self.chosen()) >= trials:
                 return False
@@ -90,7 +95,8 @@ class TrialStore:
                     seed=derive(self.plan.seed, _STREAM, number)
                     >> 32,  # numpy's legacy generators take 32 bits
                     multivariate=True,
-                    constant_liar=True,  # so that machines that search together propose different settings
+                    # so that machines that search together propose different settings
+                    constant_liar=True,
                 )
             self._study.ask(
                 {key: self._distribution(kind) for key, kind in self.plan.space.items()}
@@ -114,7 +120,8 @@ class TrialStore:
 class _JournalLock:
     """A lock for Optuna's journal that ends with the process, and removes an incomplete last line.
 
-    Optuna's default lock outlives a killed process, and appending to an incomplete line would corrupt the journal.
+    Optuna's default lock outlives a killed process, and appending to an incomplete line would
+    corrupt the journal.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -134,7 +141,9 @@ class _JournalLock:
 
 
 def _begin(identity: dict[str, Any], out: Path) -> None:
-    """Create the search's folder, or check that it belongs to this search; Optuna's version may differ."""
+    """Create the search's folder, or check that it belongs to this search; Optuna's version may
+    differ.
+    """
     path = out / _SEARCH
     make_folder(out)
     with (
@@ -150,7 +159,8 @@ def _begin(identity: dict[str, Any], out: Path) -> None:
                 )
                 raise DmlError(message, arguments=("out",))
             return
-        # The folder may contain a partial `path`, if a search was killed while writing it, and the probe of `expect`.
+        # The folder may contain a partial `path`, if a search was killed while writing it, and the
+        # probe of `expect`.
         harmless = partial_path(path).name, PROBE
         if not all(entry.name.startswith(harmless) for entry in out.iterdir()):
             message = f"{out} contains other files; nothing was written. Choose a different folder"
