@@ -5,7 +5,7 @@ torchvision.
 
 With --tables, measure the data set `table` instead, on the same files in Parquet, Arrow and tar, as
 ratios to `image-folder`. "Uncached" is a Parquet table that is much larger than the cache of row
-groups: every image is read with its row group.
+groups: every image is read with its row group. "Plain" is a table without a dictionary of images.
 
 The plain loader uses `torchvision.datasets.ImageFolder` and `torchvision.transforms` in torch's
 `DataLoader`, as in torchvision's documentation. Both loaders read synthetic JPEG files, as large as
@@ -45,6 +45,13 @@ from dml_train.data.batches import StepBatches, load_ahead
 from dml_train.data.factories import image_folder, table
 
 BATCH = 64
+# Images per row group, and the columns with a dictionary: by default, pyarrow also tries a
+# dictionary of images.
+PARQUET: dict[str, tuple[int, bool | list[str]]] = {
+    "4 plain.parquet": (4, ["label"]),
+    "16.parquet": (16, True),
+    "100.parquet": (100, True),
+}
 CROPS = {
     "random": [transforms.Resize((256, 256)), transforms.RandomCrop(224)],
     "resized": [transforms.Resize((256, 256)), transforms.RandomResizedCrop(224, scale=(0.5, 1.0))],
@@ -112,12 +119,9 @@ def write_tables(folder: Path) -> dict[str, Path]:
             "split": [file.parts[-3] for file in files],
         }
     )
-    paths = {
-        name: folder.with_name(name)
-        for name in ("16.parquet", "100.parquet", "all.arrow", "all.tar")
-    }
-    for rows in (16, 100):
-        pq.write_table(content, paths[f"{rows}.parquet"], row_group_size=rows)
+    paths = {name: folder.with_name(name) for name in (*PARQUET, "all.arrow", "all.tar")}
+    for name, (rows, dictionary) in PARQUET.items():
+        pq.write_table(content, paths[name], row_group_size=rows, use_dictionary=dictionary)
     with pa.ipc.new_stream(paths["all.arrow"], content.schema) as out:
         out.write_table(content, max_chunksize=100)
     with tarfile.open(paths["all.tar"], "w") as archive:
@@ -145,7 +149,7 @@ def compare_tables(folder: Path, batches: int, rounds: int) -> None:
     loaders = {"image-folder": partial(load_ours, folder, "random", sampler, 0, None)}
     for name, path in paths.items():
         loaders[name] = partial(load_table, path, sampler, most)
-    for name in ("16.parquet", "100.parquet"):
+    for name in PARQUET:
         loaders[f"{name}, uncached"] = partial(load_table, paths[name], sampler, 0)
     times: dict[str, list[float]] = {name: [] for name in loaders}
     for _ in range(rounds):

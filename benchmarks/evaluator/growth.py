@@ -1,7 +1,7 @@
-"""Measure how self-retrieval's time and memory grow with data and classes; also time clustering and
-the kernels.
+"""Measure how self-retrieval's time and memory grow with data and classes; also re-ranking,
+clustering, the kernels.
 
-    python benchmarks/evaluator/growth.py [--tables growth classes kernels clusters]
+    python benchmarks/evaluator/growth.py [--tables growth classes kernels clusters reranking]
         [--items 7500 15000 30000 60000]
 
 Times are processor time of a thread, which other work on the machine affects less. Memory is the
@@ -21,7 +21,7 @@ from compare import machine
 from data import birds_like, codes_of, stanford_like
 
 import dml_eval_rs._native as _native
-from dml_eval_rs import ami, evaluate, kmeans, nmi
+from dml_eval_rs import ami, evaluate, kmeans, nmi, rerank
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.retrieval import check_options
@@ -37,20 +37,25 @@ def peak() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
 
-def one_size(items: int) -> tuple[float, float]:
-    x, labels = stanford_like("hard", items)
+def one_size(items: int, reranks: bool) -> tuple[float, float]:
+    x, labels = stanford_like("easy" if reranks else "hard", items)
     evaluate(x[:1000], np.arange(1000) // 2)
     Path("/proc/self/clear_refs").write_text("5")
     before, start = peak(), time.process_time()
-    evaluate(x, labels, threads=1)
+    if reranks:
+        queries = items // 50
+        rerank(x[:queries], x[queries:], k=10, threads=1)
+    else:
+        evaluate(x, labels, threads=1)
     return time.process_time() - start, (peak() - before) / 2**20
 
 
-def growth(sizes: list[int]) -> None:
+def growth(sizes: list[int], reranks: bool = False) -> None:
+    """Measure self-retrieval, or re-ranking with a fiftieth of the items as queries."""
     print(f"{'items':>8} {'processor s':>12} {'ns a pair':>10} {'MiB beyond inputs':>18}")
     for items in sizes:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            seconds, mebibytes = pool.apply(one_size, (items,))
+            seconds, mebibytes = pool.apply(one_size, (items, reranks))
         pairs = items * (items - 1) / 2
         print(
             f"{items:8,} {seconds:12.2f} {1e9 * seconds / pairs:10.2f} {mebibytes:18.0f}",
@@ -143,6 +148,7 @@ TABLES: dict[str, Callable[[argparse.Namespace], None]] = {
     "classes": lambda options: classes(options.classes_at),
     "kernels": lambda options: kernels(options.kernels_at),
     "clusters": lambda options: clusters(options.clusters_at),
+    "reranking": lambda options: growth(options.items, reranks=True),
 }
 
 

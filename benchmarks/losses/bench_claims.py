@@ -23,6 +23,7 @@ from typing import Any
 import claims
 import han
 import pretrained
+from bench_learning import interval
 from claims import Study
 from class_intervals import sums_by_class
 from rich.console import Console
@@ -151,7 +152,10 @@ def print_study(record: Record, name: str, study: Study, seeds: int) -> None:
         "MAP@R": lambda line: line["test"]["map@r"],
         **{key: (lambda line, key=key: line["extra"].get(key)) for key in extras},
     }
-    print(f"| variant | {' | '.join(columns)} | seeds | s |\n|{'---|' * (len(columns) + 3)}")
+    less = f"MAP@R less {study.rate_of}, same seeds"
+    print(
+        f"| variant | {' | '.join([*columns, less])} | seeds | s |\n|{'---|' * (len(columns) + 4)}"
+    )
     spreads = {
         title: pool_spread(
             [[get(line) for line in lines] for lines in rows.values() if get(lines[0]) is not None]
@@ -171,6 +175,12 @@ def print_study(record: Record, name: str, study: Study, seeds: int) -> None:
             cells.append(
                 f"{factor * statistics.fmean(values):.{3 if 'cosine' in title else 1}f}{half}"
             )
+        pairs = zip(lines, rows.get(study.rate_of, []), strict=False)  # either may have more seeds
+        differences = [100 * (a["test"]["map@r"] - b["test"]["map@r"]) for a, b in pairs]
+        # The Student interval over seeds.
+        cells.append(
+            "" if label == study.rate_of or len(differences) < 2 else interval(differences)
+        )
         seconds = statistics.fmean(line["seconds"] or 0 for line in lines)
         print(f"| {label} | {' | '.join(cells)} | {len(lines)} | {seconds:.0f} |")
 

@@ -127,4 +127,30 @@ STUDIES = {
         {"alpha = 32": ["loss.scale=32.0"]},
         rate_of="alpha = 32",
     ),
+    "pretrained-augmentation": study(
+        "Augmentation, two views, and softmax + triplet, from pretrained features",
+        "RandAugment, erasing, two views and a triplet term each lift a plain training",
+        ["training.workers=1"],
+        {
+            "plain": [],
+            "RandAugment": ["dataset.augment=['RandAugment']"],
+            "erasing": ["dataset.augment=[{name='RandomErasing', p=0.5}]"],
+            "two views, sup-con": [
+                "optimizer.lr_multipliers={head=3.0}",
+                "sampler={name='class-balanced', classes_per_batch=10, images_per_class=3}",
+                "training.views=2",
+                "training.epochs=4",  # as many images as eight epochs of single views
+                "loss={name='sup-con', temperature=0.1}",
+            ],
+            "softmax + triplet": [
+                "sampler={name='class-balanced', classes_per_batch=8, images_per_class=4}",
+                "loss={name='sum', terms={softmax={name='norm-softmax', temperature=0.1}, "
+                "triplet={name='triplet', margin=0.3}}}",
+            ],
+        },
+        rate_of="plain",
+        rates=[
+            cosine("3e-4", warmup=30)
+        ],  # the rate that the search chose for NormSoftmax and SupCon
+    ),
 }

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from PIL import Image
 from rich.console import Console
+from torchvision import models
 
 from dml_core import registry
 from dml_eval_rs.evaluators import Evaluator
@@ -21,9 +23,11 @@ from dml_train.data import factories
 from dml_train.data.published.reidentification import MARKET1501
 from dml_train.measure.evaluate import Embedded
 from dml_train.recipe.checking import parse
+from dml_train.recipe.loading import load_recipe
 from dml_train.report import write_report
 from dml_train.report.retrieval import NearestNeighbours
 from dml_train.run_folder import RunFolder
+from dml_train.trained.model import open_model
 from dml_train.training.run import train
 
 KS = (1, 5, 10)
@@ -196,3 +200,24 @@ def test_reports_show_neighbours_without_those_of_the_querys_camera(run):
     assert np.array_equal(neighbours.matched_Q, ~np.isnan(expected["map"]))
     found_Q = neighbours.right_QK[neighbours.matched_Q, 0]
     assert np.array_equal(found_Q, expected["recall@1"][neighbours.matched_Q].astype(bool))
+
+
+def test_the_recipe_of_the_strong_baseline_trains_on_the_official_layout(tmp_path, monkeypatch):
+    """Train for a step at a quarter of the size, from random weights in torchvision's form."""
+    write_tree(tmp_path)
+    torch.save(models.resnet50().state_dict(), tmp_path / "resnet50.pth")
+    document = load_recipe("reid/market1501").to_dict()
+    for table in (document["dataset"], document["dataset"]["augment"][0]):
+        table |= {key: [64, 32] for key in ("resize", "crop", "size") if key in table}
+    document["dataset"]["root"] = str(tmp_path)
+    document["backbone"]["weights"] = str(tmp_path / "resnet50.pth")
+    document["training"] = {"steps": 1, "device": "cpu"}
+    document["sampler"] |= {"classes_per_batch": 4, "images_per_class": 2}
+    document["evaluation"]["baselines"] = False
+    document["schedule"] = document["checkpoints"] = {}
+    monkeypatch.setattr(factories.market1501, "read", replace(MARKET1501, published={}).read)
+    folder = train(parse(document, registry()), tmp_path / "run", console=Console(quiet=True))
+    model = open_model(folder.path)
+    assert model.input_shape == (3, 64, 32)
+    assert np.load(folder.embeddings()).shape == (22, 2048)
+    assert folder.read_evaluation()["n_unmatched"] == 1  # person 7 has a single camera

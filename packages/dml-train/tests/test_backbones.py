@@ -306,3 +306,21 @@ def test_googlenet_rescales_its_input_as_its_weights_expect_also_if_a_checkpoint
         # Scale and shift turn ImageNet's normalisation into mean and deviation 0.5, rounded to
         # three digits.
         torch.testing.assert_close(named(image), plain(image * scale + shift), rtol=1e-3, atol=1e-4)
+
+
+def test_a_last_stride_of_one_doubles_the_last_maps_and_keeps_the_weights():
+    levels = ["layer3", "layer4"]
+    strided, dense = (
+        TorchvisionModel(3, "resnet50", None, levels, stride).eval() for stride in (2, 1)
+    )
+    dense.load_state_dict(strided.state_dict())
+    images = torch.rand(1, 3, 64, 32)
+    with torch.no_grad():
+        (same, coarse), (before, fine) = strided(images), dense(images)
+    torch.testing.assert_close(before, same, rtol=0, atol=0)
+    assert (coarse.shape[2:], fine.shape[2:]) == ((2, 1), (4, 2))
+
+
+def test_a_last_stride_of_one_needs_a_resnet():
+    with pytest.raises(InvalidOption, match=r"last_stride is 1, and googlenet isn't a ResNet"):
+        TorchvisionModel(3, "googlenet", last_stride=1)

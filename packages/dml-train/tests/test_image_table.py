@@ -220,7 +220,7 @@ BAD = {
     "empty labels": ({"label": ["", "a", ""]}, {},
         r"row 0: the column 'label' is empty \(2 rows, also .*row 2\)"),
     "a label of another type": ({"label": [0.5, 1.0, 2.0]}, {},
-        "'label' contains double; expected strings or int"),
+        "'label' of .* contains double; expected strings or int"),
     "an image of another type": ({"image": [1, 2, 3]}, {},
         "'image' of .* contains int64; expected encoded images"),
     "a null image": ({"image": [b"a", b"b", None]}, {}, r"row 2: the column 'image' is empty"),

@@ -55,6 +55,39 @@ def test_evaluation_crops_the_centre_of_the_resized_image(files, square, interpo
         assert np.abs(split.picture(i) - expected).max() <= 1
 
 
+def test_height_and_width_can_differ(files):
+    split = split_of(files, resize=[24, 12], crop=[20, 10])
+    for i, file in enumerate(files):
+        image = Image.open(file).resize((12, 24), Image.Resampling.BILINEAR)
+        expected = np.asarray(image.crop((1, 2, 11, 22))).astype(int)
+        assert np.abs(split.picture(i) - expected).max() <= 1
+    assert split.preparation.input_shape == split.load(np.array([0])).shape[1:] == (3, 20, 10)
+    for train_crop in ("resized", "random", "center"):
+        augment = [{"name": "RandomCrop", "size": [20, 10], "padding": 2}, "RandomErasing"]
+        split = split_of(
+            files, resize=[24, 12], crop=[20, 10], train_crop=train_crop, augment=augment
+        )
+        assert split.load(np.array([0, 3]), seeds(1, 2)).shape == (2, 3, 20, 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"crop": [20, 21]}, r"crop is \[20, 21\] and resize is 20; expected 1 <= crop <= resize"),
+        ({"resize": [30, 10], "crop": 16}, r"crop is 16 and resize is \[30, 10\]"),
+        (
+            {"resize": [20, 20, 3]},
+            r"resize is \[20, 20, 3\]; expected a number, or height and width",
+        ),
+        ({"resize": [20, 20], "square": True}, "square is true; expected one of the two"),
+    ],
+    ids=str,
+)
+def test_sizes_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Preparation(**{"resize": 20, "crop": 16} | options)
+
+
 @pytest.mark.parametrize(
     ("normalize", "expected"),
     [

@@ -26,6 +26,8 @@ READERS = {
     "defaults": Preparation(),
     "small": Preparation(resize=72, crop=64, normalize="half"),
     "square": Preparation(resize=40, crop=33, square=True, normalize="clip"),
+    "upright": Preparation(resize=[64, 32], crop=[60, 32]),
+    "upright crop": Preparation(resize=50, crop=[40, 50]),
     "bicubic": Preparation(resize=60, crop=47, interpolation="bicubic", normalize="caffe"),
     "square, bicubic": Preparation(
         resize=50, crop=50, square=True, interpolation="bicubic", normalize="none"

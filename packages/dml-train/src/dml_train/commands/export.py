@@ -17,7 +17,7 @@ from dml_train.commands.options import FOLDER, STEP, check_new
     "--to",
     "--form",
     "form",
-    type=click.Choice(["onnx", "torch-export", "hub"]),
+    type=click.Choice(["onnx", "torch-export", "hub", "sentence-transformers"]),
     required=True,
     help="The format; hub: a folder for the Hugging Face Hub.",
 )
@@ -25,7 +25,7 @@ from dml_train.commands.options import FOLDER, STEP, check_new
     "--out",
     type=click.Path(path_type=Path),
     required=True,
-    help="A new file: .onnx, or .pt2 for torch-export; or a new folder for hub.",
+    help="A new file: .onnx, or .pt2 for torch-export; or a new folder.",
 )
 @STEP
 @click.pass_obj
@@ -36,6 +36,9 @@ def export(registry: Registry, run: Path, form: str, out: Path, step: int | None
     to prepare images for the network: OUT.json describes the steps, and prepare.py runs the steps
     with only Pillow and numpy. ONNX needs dml-train[onnx].
 
+    With --to sentence-transformers: write a folder that SentenceTransformer(FOLDER) loads, for
+    networks of timm.
+
     With --to hub: write weights, config.json and a model card, which 'hf upload' sends and
     dml_train.open_model opens.
     """
@@ -43,8 +46,8 @@ def export(registry: Registry, run: Path, form: str, out: Path, step: int | None
     from dml_train.trained.export import export as write
     from dml_train.trained.model import open_model
 
-    if form != "hub":
-        suffix = EXPORTERS[cast("Format", form)].suffix
+    if form in EXPORTERS:
+        suffix = EXPORTERS[form].suffix
         if out.suffix != suffix:
             raise DmlError(f"--out is {out}; expected a name that ends in {suffix}")
         check_new(out.with_name(f"{out.name}.json"))

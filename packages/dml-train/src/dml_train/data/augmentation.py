@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dml_core import nearest
+from dml_core import nearest, options_of
 
 Steps = Sequence[str | Mapping[str, Any]]
 _TRIED = 8  # seeds to check each transform with, since it may be applied at random
@@ -25,10 +25,10 @@ class Augmentation:
     image at the end, so that its default ``value = 0`` is the mean colour. Options are
     torchvision's; an ``interpolation`` or ``policy`` is given by name, and ``transforms`` is a list
     like this one. Raises a `ValueError` if a name or an option is unknown, or a transform doesn't
-    keep the shape and the type of an image, (3, side, side).
+    keep the shape and the type of an image, (3, *size).
     """
 
-    def __init__(self, steps: Steps, side: int) -> None:
+    def __init__(self, steps: Steps, size: tuple[int, int]) -> None:
         built = [(_build(step), step) for step in steps]
         erases = [type(transform).__name__ == "RandomErasing" for transform, _ in built]
         self._of_bytes = [
@@ -36,7 +36,7 @@ class Augmentation:
         ]
         self._of_floats = [transform for (transform, _), erasing in zip(built, erases) if erasing]
         for (transform, step), erasing in zip(built, erases):
-            image = torch.zeros(3, side, side, dtype=torch.float32 if erasing else torch.uint8)
+            image = torch.zeros(3, *size, dtype=torch.float32 if erasing else torch.uint8)
             try:
                 made = [_transform([transform], image, seed << 1) for seed in range(_TRIED)][-1]
             except Exception as error:
@@ -54,14 +54,14 @@ class Augmentation:
                     "shape and type"
                 )
 
-    def change_bytes(self, image_3SS: Tensor, seed: int) -> Tensor:
+    def change_bytes(self, image_3PQ: Tensor, seed: int) -> Tensor:
         """Apply all transforms except erasing to an image in uint8."""
-        changed: Tensor = _transform(self._of_bytes, image_3SS, seed)
+        changed: Tensor = _transform(self._of_bytes, image_3PQ, seed)
         return changed
 
-    def erase(self, image_3SS: Tensor, seed: int) -> Tensor:
+    def erase(self, image_3PQ: Tensor, seed: int) -> Tensor:
         """Erase parts of a normalised image, float32."""
-        erased: Tensor = _transform(self._of_floats, image_3SS, ~seed & _MASK)
+        erased: Tensor = _transform(self._of_floats, image_3PQ, ~seed & _MASK)
         return erased
 
 
@@ -99,6 +99,12 @@ def _build(step: str | Mapping[str, Any]) -> Any:
         "policy": AutoAugmentPolicy,
         "transforms": lambda steps: [_build(step) for step in steps],
     }
+    accepted = [option.name for option in options_of(getattr(v2, name))]
+    if unknown := [option for option in options if option not in accepted]:
+        raise ValueError(
+            f"the augmentation {name!r} has no option "
+            f"{unknown[0]!r}{nearest(unknown[0], accepted)} options: {', '.join(accepted)}"
+        )
     try:
         return getattr(v2, name)(
             **{key: convert.get(key, lambda value: value)(value) for key, value in options.items()}

@@ -198,7 +198,10 @@ class _Table(NamedTuple):
         name, values = self.columns[meaning]
         kind = values.type.value_type if types.is_dictionary(values.type) else values.type
         if not (types.is_integer(kind) or _is_text(kind)):
-            raise DmlError(f"the column {name!r} contains {kind}; expected strings or integers")
+            raise DmlError(
+                f"the column {name!r} of {self.rows.files[0]} contains {kind}; expected strings or "
+                "integers"
+            )
         encoded = values if types.is_dictionary(values.type) else values.dictionary_encode()
         distinct = encoded.dictionary.to_pylist()
         codes = encoded.indices.fill_null(-1).to_numpy().astype(np.int64)

@@ -31,7 +31,7 @@ from dml_train.data.image_table import read_image_table
 from dml_train.data.packed import estimate_size
 from dml_train.data.parts import Classes, Parts, count_images, split_classes
 from dml_train.data.preparation import Preparation
-from dml_train.data.prepare import REDUCED_SIDE
+from dml_train.data.prepare import Size, both_sides
 from dml_train.data.stored import TABLES, Item, name_of, sort_images
 from dml_train.extras import extra
 from dml_train.files import write_csv
@@ -207,7 +207,7 @@ def _look(
         image = read_image(file)
     except DmlError:
         try:  # a large JPEG may be readable when reduced in size, as in training
-            image = read_image(file, min_side=REDUCED_SIDE * preparation.resize)
+            image = read_image(file, min_side=preparation.reduced_side)
         except DmlError as error:
             return str(error)
     digest = hashlib.sha256(f"{image.size}".encode() + image.tobytes()).digest()
@@ -318,7 +318,7 @@ def _list_small_classes(sizes: Counter[str]) -> Iterator[str]:
         )
 
 
-def _describe_pixels(sizes: Sequence[tuple[int, int]], resize: int) -> str:
+def _describe_pixels(sizes: Sequence[tuple[int, int]], resize: Size) -> str:
     by_area = sorted(sizes, key=lambda size: size[0] * size[1])
     smallest, median, largest = (by_area[place] for place in (0, len(by_area) // 2, -1))
     text = ", ".join(
@@ -329,7 +329,7 @@ def _describe_pixels(sizes: Sequence[tuple[int, int]], resize: int) -> str:
             ("largest", largest),
         )
     )
-    if enlarged := int((np.array(sizes).min(axis=1) < resize).sum()):
+    if enlarged := int((np.array(sizes).min(axis=1) < max(both_sides(resize))).sum()):
         text += f"; resize={resize} enlarges {enlarged:,} of {len(sizes):,}"
     return text
 

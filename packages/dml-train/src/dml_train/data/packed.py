@@ -31,6 +31,7 @@ from torch import Tensor
 from dml_core import DmlError
 from dml_train.data.bad_images import read_all
 from dml_train.data.preparation import Preparation
+from dml_train.data.prepare import choose_size
 from dml_train.data.stored import Item, file_of, name_of
 from dml_train.files import WriteRefused
 from dml_train.locks import hold_lock
@@ -124,8 +125,8 @@ def open_pack(files: Sequence[Item], preparation: Preparation, cache: Path) -> P
 
 def estimate_size(images: int, preparation: Preparation) -> str:
     """Estimate the size of a pack, given the number of photographs."""
-    sides = preparation.resize**2 * (1.0 if preparation.square else 4.0 / 3.0)
-    megabytes = images * 3 * sides / 1e6
+    height, width = choose_size(3, 4, preparation.resize, preparation.square)
+    megabytes = images * 3 * height * width / 1e6
     return f"{megabytes / 1e3:.3g} GB" if megabytes >= 1e3 else f"{max(megabytes, 1.0):.0f} MB"
 
 

@@ -4,7 +4,8 @@ normalise.
 For evaluation, `prepare.py` computes identical bits, and torch isn't needed: `dml export` copies it
 next to a model.
 
-Shapes: `B` batch, `H`, `W` height and width of a resized image, `S` side of the crop.
+Shapes: `B` batch, `H`, `W` height and width of a resized image, `P`, `Q` height and width of the
+crop.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from torch.nn import functional as F
 from dml_train.data.array_split import draw_uniforms
 from dml_train.data.augmentation import Augmentation, Steps
 from dml_train.data.decoding import ImageSource, read_image
-from dml_train.data.prepare import MAX_PIXELS, NORMALISATIONS, REDUCED_SIDE, choose_size
+from dml_train.data.prepare import (
+    MAX_PIXELS,
+    NORMALISATIONS,
+    REDUCED_SIDE,
+    Size,
+    both_sides,
+    choose_size,
+)
 
 _TRIES = 10  # number of random areas and ratios to try, as in torchvision's RandomResizedCrop
 _RATIO = np.log(4.0 / 3.0)
@@ -69,8 +77,8 @@ class ImageSplit:
 class Preparation:
     """The steps from an image file to the network's input; an `ImageReader` for a user's images.
 
-    An image is decoded and **resized** (antialiased). Evaluation crops the central `crop` × `crop`
-    pixels; training crops according to `train_crop`, and mirrors randomly.
+    An image is decoded and **resized** (antialiased). Evaluation crops the centre; training crops
+    according to `train_crop`, and mirrors randomly.
 
     Source: for resizing to 256 × 256, random crops of 227 or 224 and mirroring, Song et al. 2016,
     section 6, and the papers that follow it; for ``"resized"``, torchvision's RandomResizedCrop,
@@ -80,13 +88,15 @@ class Preparation:
 
     in_channels: ClassVar[int] = 3
 
-    resize: int = 256  # length of the shorter side in pixels, or of both sides if `square`
+    # Length of the shorter side in pixels, or of both sides if `square`; or height and width, as in
+    # [256, 128].
+    resize: Size = 256
     square: bool = (
         False  # whether to resize to a square, as the papers do, or to keep the proportions
     )
-    crop: int = 224  # side of the network's input in pixels
-    # "random": `crop` × `crop` pixels at a random position; "resized": a part with random area and
-    # aspect ratio (3/4 to 4/3), resized to `crop` × `crop`; "center": the centre.
+    crop: Size = 224  # side of the network's input in pixels, or height and width
+    # "random": a crop of this size at a random position; "resized": a part with random area and
+    # aspect ratio (3/4 to 4/3), resized to this size; "center": the centre.
     train_crop: Literal["resized", "random", "center"] = "resized"
     # For "resized", the smallest share of the resized image's area, above 0 and at most 1.
     min_area: float = 0.16
@@ -101,7 +111,16 @@ class Preparation:
     _augmentation: Augmentation | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.crop <= self.resize:
+        sizes = {"crop": self.crop, "resize": self.resize}
+        for name, size in sizes.items():
+            if not isinstance(size, int) and len(size) != 2:
+                raise ValueError(f"{name} is {size}; expected a number, or height and width")
+        if not isinstance(self.resize, int) and self.square:
+            raise ValueError(
+                f"resize is {self.resize}, and square is true; expected one of the two"
+            )
+        (height, width), (p, q) = map(both_sides, (self.resize, self.crop))
+        if not (1 <= p <= height and 1 <= q <= width):
             raise ValueError(
                 f"crop is {self.crop} and resize is {self.resize}; expected 1 <= crop <= resize, "
                 "since the resized image is cropped"
@@ -113,17 +132,29 @@ class Preparation:
         if self.max_pixels < 1:
             raise ValueError(f"max_pixels is {self.max_pixels}; expected at least 1")
         if self.augment:
-            object.__setattr__(self, "_augmentation", Augmentation(self.augment, self.crop))
+            object.__setattr__(
+                self, "_augmentation", Augmentation(self.augment, both_sides(self.crop))
+            )
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
         """The shape of the network's input: channels, height, width."""
-        return (self.in_channels, self.crop, self.crop)
+        return (self.in_channels, *both_sides(self.crop))
+
+    @property
+    def reduced_side(self) -> int:
+        """The length in pixels that both sides of a JPEG file keep at least when it is decoded at a
+        reduced size.
+        """
+        return REDUCED_SIDE * max(both_sides(self.resize))
 
     def describe(self) -> dict[str, Any]:
         """Describe the steps for evaluation in JSON types, for other implementations."""
         normalisation = NORMALISATIONS[self.normalize]
-        sides = "both sides" if self.square else "the shorter side, in proportion,"
+        (height, width), (p, q) = map(both_sides, (self.resize, self.crop))
+        resized = f"the shorter side, in proportion, to {height} pixels"
+        if self.square or not isinstance(self.resize, int):
+            resized = f"to {height} x {width} pixels (height x width)"
         return {
             "kind": "photograph",
             "options": {name: getattr(self, name) for name in _EVALUATED},
@@ -131,10 +162,10 @@ class Preparation:
                 "upright by its EXIF data, RGB, 8 bits per channel; transparent parts white; a "
                 "JPEG file at the smallest of an eighth, a quarter and a half of its size, scaled "
                 "by its decoder (Pillow's Image.draft), that keeps both sides at least "
-                f"{REDUCED_SIDE * self.resize} pixels"
+                f"{self.reduced_side} pixels"
             ),
-            "resize": f"{self.interpolation}, antialiased, {sides} to {self.resize} pixels",
-            "crop": f"the middle {self.crop} x {self.crop}",
+            "resize": f"{self.interpolation}, antialiased, {resized}",
+            "crop": f"the middle {p} x {q}",
             "channels": "3: " + "".join("RGB"[channel] for channel in normalisation.channels),
             "normalize": "input = scale * pixel + offset for each channel, the pixel in 0 to 255",
             "scale": list(normalisation.scale),
@@ -146,43 +177,43 @@ class Preparation:
         return ImageSplit(images, self.prepare, self.render)
 
     def prepare(self, images: Sequence[ImageSource]) -> Tensor:
-        """Prepare images as for evaluation, (N, 3, crop, crop) float32."""
+        """Prepare images as for evaluation, (N, 3, P, Q) float32."""
         return self.make_batch([self.load_resized(image) for image in images])
 
     def render(self, image: ImageSource) -> npt.NDArray[np.uint8]:
-        """Render the centre of an image as the network sees it, (crop, crop, 3) uint8."""
+        """Render the centre of an image as the network sees it, (P, Q, 3) uint8."""
         return self.show(self.load_resized(image))
 
     def load_resized(self, source: ImageSource) -> Tensor:
         """Decode and resize an image to (3, H, W) uint8, RGB; raise a `DmlError` if it can't be
         decoded.
         """
-        image = np.array(read_image(source, REDUCED_SIDE * self.resize, self.max_pixels))
+        image = np.array(read_image(source, self.reduced_side, self.max_pixels))
         height, width = choose_size(image.shape[0], image.shape[1], self.resize, self.square)
         return self._resize(torch.from_numpy(image).permute(2, 0, 1), height, width)
 
     def show(self, image_3HW: Tensor) -> npt.NDArray[np.uint8]:
-        """Return the centre of a resized image for display, (crop, crop, 3) uint8."""
+        """Return the centre of a resized image for display, (P, Q, 3) uint8."""
         return self._crop_center(image_3HW).permute(1, 2, 0).contiguous().numpy()
 
     def show_augmented(self, image_3HW: Tensor, seed: int) -> npt.NDArray[np.uint8]:
-        """Return a resized image as `make_batch` augments it with this seed, for display, (crop,
-        crop, 3) uint8.
+        """Return a resized image as `make_batch` augments it with this seed, for display, (P, Q, 3)
+        uint8.
         """
         channels, scale, offset = NORMALISATIONS[self.normalize]
-        input_3SS = self.make_batch([image_3HW], np.array([seed], dtype=np.uint64))[0]
-        pixels_3SS = (input_3SS - torch.tensor(offset)[:, None, None]) / torch.tensor(scale)[
+        input_3PQ = self.make_batch([image_3HW], np.array([seed], dtype=np.uint64))[0]
+        pixels_3PQ = (input_3PQ - torch.tensor(offset)[:, None, None]) / torch.tensor(scale)[
             :, None, None
         ]
-        pixels_SS3 = pixels_3SS[list(channels)].permute(
+        pixels_PQ3 = pixels_3PQ[list(channels)].permute(
             1, 2, 0
         )  # the order of channels is its own inverse
-        return pixels_SS3.round().clamp(0, 255).to(torch.uint8).numpy()
+        return pixels_PQ3.round().clamp(0, 255).to(torch.uint8).numpy()
 
     def make_batch(
         self, resized_images: Sequence[Tensor], seeds_B: npt.NDArray[np.uint64] | None = None
     ) -> Tensor:
-        """Crop and normalise images to the network's input, (B, 3, crop, crop) float32.
+        """Crop and normalise images to the network's input, (B, 3, P, Q) float32.
 
         Args:
             resized_images: B images from `load_resized`.
@@ -202,32 +233,33 @@ class Preparation:
                     self._augmentation.change_bytes(crop, s)
                     for crop, s in zip(crops, seeds_B.tolist())
                 ]
-        batch_B3SS = torch.empty(len(crops), 3, self.crop, self.crop)
+        batch_B3PQ = torch.empty(len(crops), *self.input_shape)
         for row, crop in enumerate(crops):
-            batch_B3SS[row] = (
+            batch_B3PQ[row] = (
                 crop if self.normalize != "caffe" else crop[list(normalisation.channels)]
             )
-        batch_B3SS *= torch.tensor(normalisation.scale)[:, None, None]
-        batch_B3SS += torch.tensor(normalisation.offset)[:, None, None]
+        batch_B3PQ *= torch.tensor(normalisation.scale)[:, None, None]
+        batch_B3PQ += torch.tensor(normalisation.offset)[:, None, None]
         if seeds_B is not None and self._augmentation is not None:
             for row, seed in enumerate(seeds_B.tolist()):
-                batch_B3SS[row] = self._augmentation.erase(batch_B3SS[row], seed)
-        return batch_B3SS
+                batch_B3PQ[row] = self._augmentation.erase(batch_B3PQ[row], seed)
+        return batch_B3PQ
 
     def _crop_center(self, image_3HW: Tensor) -> Tensor:
-        top, left = ((side - self.crop) // 2 for side in image_3HW.shape[1:])
-        return image_3HW[:, top : top + self.crop, left : left + self.crop]
+        p, q = both_sides(self.crop)
+        top, left = (image_3HW.shape[1] - p) // 2, (image_3HW.shape[2] - q) // 2
+        return image_3HW[:, top : top + p, left : left + q]
 
     def _crop_at_random(self, image_3HW: Tensor, draws: npt.NDArray[np.float64]) -> Tensor:
-        """Crop a resized image as training does, to (3, crop, crop) uint8; the draws are uniform in
-        [0, 1).
+        """Crop a resized image as training does, to (3, P, Q) uint8; the draws are uniform in [0,
+        1).
         """
         flip, across, down, *tries = draws
         if self.train_crop == "center":
             crop = self._crop_center(image_3HW)
         else:
             height, width = image_3HW.shape[1:]
-            h = w = self.crop
+            h, w = both_sides(self.crop)
             if self.train_crop == "resized":
                 h, w = choose_crop_size(
                     height, width, self.min_area, np.array(tries).reshape(_TRIES, 2)
@@ -236,7 +268,7 @@ class Preparation:
             top, left = int(down * (height - h + 1)), int(across * (width - w + 1))
             crop = image_3HW[:, top : top + h, left : left + w]
             if self.train_crop == "resized":
-                crop = self._resize(crop, self.crop, self.crop)
+                crop = self._resize(crop, *both_sides(self.crop))
         return crop.flip(-1) if flip < self.flip else crop
 
     def _resize(self, image_3HW: Tensor, height: int, width: int) -> Tensor:

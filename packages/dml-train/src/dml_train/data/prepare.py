@@ -9,8 +9,8 @@ model's JSON file contains the steps::
     steps = json.load(open("model.onnx.json"))["preparation"]
     images = prepare(["photo.jpg", "scan.png"], steps)  # (2, 3, 224, 224) float32
 
-Shapes: `H`, `W` height and width of an image, `S` side of the network's input, `T` taps of a
-filter.
+Shapes: `H`, `W` height and width of an image, `P`, `Q` height and width of the network's input, `S`
+one of the two, `T` taps of a filter.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _BACKGROUND = (255, 255, 255)  # for transparent images
 
 
 Source = str | Path | BinaryIO
+Size = int | Sequence[int]  # pixels per side, or height and width
 
 
 class Normalisation(NamedTuple):
@@ -71,7 +72,7 @@ NORMALISATIONS = {
 
 
 def prepare(files: Sequence[Source], steps: Mapping[str, Any]) -> npt.NDArray[np.float32]:
-    """Prepare images for the network, (N, channels, S, S) float32.
+    """Prepare images for the network, (N, channels, P, Q) float32.
 
     Args:
         files: N paths, or files opened in binary mode, such as ``io.BytesIO(upload)``.
@@ -92,24 +93,24 @@ def prepare(files: Sequence[Source], steps: Mapping[str, Any]) -> npt.NDArray[np
 
 def prepare_photograph(
     file: Source,
-    resize: int,
+    resize: Size,
     square: bool,
-    crop: int,
+    crop: Size,
     interpolation: str,
     normalize: str,
     max_pixels: int,
 ) -> npt.NDArray[np.float32]:
-    """Decode, resize, crop the centre and normalise, (3, crop, crop) float32, with the data set's
+    """Decode, resize, crop the centre and normalise, (3, P, Q) float32, with the data set's
     options.
     """
-    image = decode(file, REDUCED_SIDE * resize, max_pixels)
+    image = decode(file, REDUCED_SIDE * max(both_sides(resize)), max_pixels)
     height, width = choose_size(image.height, image.width, resize, square)
-    pixels_SS3 = resize_center(np.asarray(image), height, width, crop, interpolation)
+    pixels_PQ3 = resize_center(np.asarray(image), height, width, crop, interpolation)
     channels, scale, offset = NORMALISATIONS[normalize]
     scale_311, offset_311 = (
         np.array(values, dtype=np.float32)[:, None, None] for values in (scale, offset)
     )
-    return pixels_SS3.transpose(2, 0, 1)[list(channels)] * scale_311 + offset_311
+    return pixels_PQ3.transpose(2, 0, 1)[list(channels)] * scale_311 + offset_311
 
 
 def prepare_drawing(file: Source, size: int) -> npt.NDArray[np.float32]:
@@ -166,27 +167,34 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(np.round(values.clip(0.0, most) * (255.0 / most)).astype(np.uint8))
 
 
-def choose_size(height: int, width: int, resize: int, square: bool) -> tuple[int, int]:
-    """Return the height and width to resize to: both `resize` if `square`, otherwise in
+def both_sides(size: Size) -> tuple[int, int]:
+    """Return height and width of a size: a number for both, or a pair."""
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
+def choose_size(height: int, width: int, resize: Size, square: bool) -> tuple[int, int]:
+    """Return the height and width to resize to: `resize` if it is a pair or `square`, otherwise in
     proportion.
     """
-    if square:
-        return resize, resize
+    if square or not isinstance(resize, int):
+        return both_sides(resize)
     factor = resize / min(height, width)
     return max(resize, round(height * factor)), max(resize, round(width * factor))
 
 
 def resize_center(
-    pixels_HW3: npt.NDArray[np.uint8], height: int, width: int, crop: int, interpolation: str
+    pixels_HW3: npt.NDArray[np.uint8], height: int, width: int, crop: Size, interpolation: str
 ) -> npt.NDArray[np.uint8]:
-    """Resize an image to (height, width, 3), and return the centre, (crop, crop, 3).
+    """Resize an image to (height, width, 3), and return the centre, `crop`.
 
     The result is identical to ``torch.nn.functional.interpolate(…, antialias=True)`` on bytes,
     which filters along the width and then along the height with integer weights. Pillow rounds
     weights differently, so it can differ by 1.
     """
-    rows = _weigh(pixels_HW3.shape[0], height, crop, interpolation)
-    columns = _weigh(pixels_HW3.shape[1], width, crop, interpolation)
+    p, q = both_sides(crop)
+    rows = _weigh(pixels_HW3.shape[0], height, p, interpolation)
+    columns = _weigh(pixels_HW3.shape[1], width, q, interpolation)
     first, last = rows.pixels.min(), rows.pixels.max()  # the only rows that are used by the crop
     filtered = _filter(pixels_HW3[first : last + 1], columns, axis=1)
     return _filter(filtered, rows._replace(pixels=rows.pixels - first), axis=0)

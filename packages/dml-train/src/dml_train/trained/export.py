@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import importlib
 import math
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -31,8 +32,9 @@ from dml_train.files import partial_path, report_write_errors, write_atomically,
 from dml_train.networks.model import EmbeddingModel
 from dml_train.trained.hub import write_hub_folder
 from dml_train.trained.model import TrainedModel, open_model
+from dml_train.trained.sentence_transformer import write_sentence_transformer
 
-Format = Literal["onnx", "torch-export", "hub"]
+Format = Literal["onnx", "torch-export", "hub", "sentence-transformers"]
 Shape = tuple[int, int, int]  # C, H, W
 Compute = Callable[[Tensor], npt.NDArray[np.float32]]  # (B, C, H, W) to (B, D)
 
@@ -41,6 +43,7 @@ INPUT, OUTPUT = "images", "embeddings"
 # norms.
 _TOLERANCE = 1e-4
 _COSINE_TOLERANCE = 1e-5  # maximum of 1 minus the cosine between embeddings of an image file
+_LOOSE_TOLERANCE = 0.02  # the same, if a different library prepares the image
 _PROGRAM = Path(prepare.__file__)
 _BATCHES = (1, 2, 5)
 # Heights and widths of the test photographs. Most data sets decode the first (a phone's size) at
@@ -64,7 +67,8 @@ def export(
     ``OUT.json``.
 
     For ``"hub"``, only write a folder for the Hugging Face Hub (`write_hub_folder`), and open it
-    again as a check.
+    again as a check; for ``"sentence-transformers"``, a folder that this library, which must be
+    installed, loads without code from here.
 
     Also write ``prepare.py`` to the same folder, to prepare images where this package isn't
     installed, unless a plugin prepares images differently. To check both files, photographs are
@@ -81,7 +85,8 @@ def export(
         model, out: the network, and the file or folder to create.
         format: ``"onnx"`` for an ONNX model with weights, checked with ONNX Runtime;
             ``"torch-export"`` for a program that ``torch.export.load`` can load when this package
-            isn't installed; ``"hub"`` for a folder that `open_model` can open.
+            isn't installed; ``"hub"`` for a folder that `open_model` can open;
+            ``"sentence-transformers"`` for a folder that `SentenceTransformer` can load.
         registry: for ``"hub"``, provides the components; default: all installed ones.
     """
     out = Path(out)
@@ -90,6 +95,8 @@ def export(
         _, loaded, embeddings_ND = _embed_photographs(model)
         write_hub_folder(model, out, registry)
         return _largest_angle(embeddings_ND, open_model(out, registry).embed(loaded))
+    if format == "sentence-transformers":
+        return _export_sentence_transformer(model, out)
     if format not in EXPORTERS:
         raise DmlError(
             f"unknown export format {format!r}; expected one of: {', '.join(get_args(Format))}"
@@ -173,6 +180,36 @@ EXPORTERS: dict[Format, Exporter] = {
     "onnx": Exporter(".onnx", ("onnx", "onnxscript", "onnxruntime"), _write_onnx, _read_onnx),
     "torch-export": Exporter(".pt2", (), _write_torch, _read_torch),
 }
+
+
+def _export_sentence_transformer(model: TrainedModel, out: Path) -> float:
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise DmlError(
+            f"export to sentence-transformers needs the library, to check the folder ({error}); "
+            "install it: pip install sentence-transformers"
+        ) from error
+    partial = partial_path(out)
+    try:
+        with report_write_errors(f"write {out}"):
+            shutil.rmtree(partial, ignore_errors=True)
+            write_sentence_transformer(model, partial)
+            with tempfile.TemporaryDirectory() as place:
+                files = _draw_photographs(Path(place), prepare.MAX_PIXELS)
+                images = [Image.open(file) for file in files]
+                found = SentenceTransformer(str(partial), device="cpu").encode(images)
+                angle = _largest_angle(model.embed_images(files), found)
+            if not angle <= _LOOSE_TOLERANCE:
+                raise DmlError(
+                    "sentence-transformers gives different embeddings of image files: they differ "
+                    f"by {angle:.2g} in cosine; expected at most {_LOOSE_TOLERANCE}. Files were "
+                    "not written"
+                )
+            partial.rename(out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return angle
 
 
 def _prepares_files(model: TrainedModel) -> bool:

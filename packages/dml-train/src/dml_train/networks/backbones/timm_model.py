@@ -98,13 +98,13 @@ class TimmModel(nn.Module):
         height, width = (image_size,) * 2 if image_size else network.default_cfg["input_size"][1:]
         images = torch.zeros(1, in_channels, height, width, device="meta")
         with torch.no_grad():
-            self._form = _form(probe, images)
-            features = _features(probe, images, self._places, self._form)
+            self.form = _form(probe, images)
+            features = _features(probe, images, self._places, self.form)
         self.num_features = one_or_all([each.shape[1] for each in features])
         if lora_rank:
 
             def probe_features(network: nn.Module) -> Tensor:
-                features = _features(network, images, self._places, self._form)
+                features = _features(network, images, self._places, self.form)
                 return torch.cat([each.flatten() for each in features])
 
             add_lora(network, lora_rank, lora_alpha, lora_targets, probe_features)
@@ -114,7 +114,7 @@ class TimmModel(nn.Module):
         """Map (B, in_channels, H, W) to (B, num_features[, h, w]), or to a tuple for multiple
         levels.
         """
-        return one_or_all(_features(self.trunk, images_BCHW, self._places, self._form))
+        return one_or_all(_features(self.trunk, images_BCHW, self._places, self.form))
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
         """List the parameters in timm's groups for layer-wise learning rates, from the first layer

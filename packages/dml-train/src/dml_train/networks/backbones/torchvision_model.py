@@ -46,10 +46,13 @@ class TorchvisionModel(nn.Module):
             names: only then do these models rescale the input as the weights expect.
         levels: nodes of the model's graph to use as features: whole modules (``"layer2"``,
             ``"features.5"``) or nodes in them (``"layer2.0.add"``); default: the last maps.
+        last_stride: stride of a ResNet's last stage; 1 doubles the height and width of the last
+            maps, as in Luo et al. 2019, Bag of Tricks and a Strong Baseline for Deep Person
+            Re-identification, Sec. 3.4.
 
     Raises:
         InvalidOption: if a model, level or weights are unknown (the message suggests the nearest
-            name), or a level doesn't give maps.
+            name), a level doesn't give maps, or `last_stride` is 1 and the model isn't a ResNet.
         DmlError: if weights can't be downloaded or read, or don't fit the model.
     """
 
@@ -59,6 +62,7 @@ class TorchvisionModel(nn.Module):
         model: str = "resnet18",
         weights: str | None = None,
         levels: Sequence[str] = (),
+        last_stride: Literal[1, 2] = 2,
         pretrained: bool = True,
     ) -> None:
         from torchvision import models
@@ -69,6 +73,8 @@ class TorchvisionModel(nn.Module):
 
         super().__init__()
         network = _build(model, weights, pretrained)
+        if last_stride == 1:
+            _remove_last_stride(network, model)
         if in_channels != 3:
             adapt_first_convolution(network, in_channels, keep=weights is not None)
             if isinstance(network, models.Inception3 | models.GoogLeNet):
@@ -150,6 +156,19 @@ def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
             network, state, weights, "the state dict of the same model of torchvision", _classifies
         )
     return network
+
+
+def _remove_last_stride(network: nn.Module, model: str) -> None:
+    """Set the stride of all convolutions in a ResNet's last stage to 1; the weights fit as
+    before.
+    """
+    from torchvision import models
+
+    if not isinstance(network, models.ResNet):
+        raise InvalidOption(f"backbone.last_stride is 1, and {model} isn't a ResNet; omit it")
+    for module in network.layer4.modules():
+        if isinstance(module, nn.Conv2d):
+            module.stride = (1, 1)
 
 
 def _classifies(name: str) -> bool:

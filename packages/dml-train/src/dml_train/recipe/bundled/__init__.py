@@ -20,6 +20,7 @@ PAPERS = {
     "ice": "Instance Cross Entropy for Deep Metric Learning",
     "memvir": "Learning with Memory-based Virtual Classes for Deep Metric Learning",
     "norm-softmax": "Making Classification Competitive for Deep Metric Learning",
+    "reid": "Bag of Tricks and a Strong Baseline for Deep Person Re-identification",
     "rll": "Ranked List Loss for Deep Metric Learning",
     "vit": "Vision transformers: OML, VPTSP-G and Unicom",
 }
