@@ -25,8 +25,8 @@ pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
         _mm256_loadu_si256(columns.group.as_ptr().add(8 * v).cast())
     });
     let [low, high]: [[_; VECTORS]; 2] = [columns.low, columns.high].map(|of| {
-        // SAFETY: as above.
         std::array::from_fn(|v| {
+            // SAFETY: as above.
             if BOTH { unsafe { _mm256_loadu_ps(of.as_ptr().add(8 * v)) } } else { none }
         })
     });
