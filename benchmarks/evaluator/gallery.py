@@ -1,9 +1,8 @@
-"""Measure a gallery in a file, used as a single shard: processor time per pair, and memory in
-addition to the queries.
+"""Measure a gallery in a file: processor time per pair, and memory in addition to the queries.
 
     python benchmarks/evaluator/gallery.py [--items 1000000] [--queries 1000]
 
-A query excludes itself, and a class has ten items. Float32 embeddings are compared by cosine, codes
+The gallery is a single shard. A query excludes itself, and a class has ten items. Float32 embeddings are compared by cosine, codes
 by Hamming distance.
 """
 
