@@ -2,8 +2,8 @@
 
     python benchmarks/evaluator/gallery.py [--items 1000000] [--queries 1000]
 
-The gallery is a single shard. A query excludes itself, and a class has ten items. Float32 embeddings are compared by cosine, codes
-by Hamming distance.
+The gallery is a single shard. A query excludes itself, and a class has ten items. Float32
+embeddings are compared by cosine, codes by Hamming distance.
 """
 
 from __future__ import annotations
