@@ -35,7 +35,7 @@ def explore(
     out: Path | None,
     table: Path | None,
 ) -> None:
-    """Write a page to look at an embedding: a map, neighbours, confused classes, suspect labels.
+    """Write a page to look at an embedding in the browser.
 
     The page is a single file that works without a server. An existing explore.html is replaced.
     """
