@@ -149,8 +149,7 @@ STUDIES = {
             ],
         },
         rate_of="plain",
-        rates=[
-            cosine("3e-4", warmup=30)
-        ],  # the rate that the search chose for NormSoftmax and SupCon
+        # The rate that the search chose for NormSoftmax and SupCon.
+        rates=[cosine("3e-4", warmup=30)],
     ),
 }
