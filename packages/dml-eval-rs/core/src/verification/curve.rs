@@ -90,6 +90,9 @@ mod tests {
         // The positives at 2 and 3 are above three negatives; those at 1 are above one, and equal
         // to two.
         assert_eq!(curve.twice_right, 2 * (3 + 3 + 2) + 2 * 2);
+        // Negatives on both sides of a score without positives lie on one segment.
+        let straight = roc_curve(&[1.0, 5.0], &[1, 0], &[0, 0, 1, 0, 1]).unwrap();
+        assert_eq!((straight.far, straight.tar), (vec![0.0, 1.0, 1.0], vec![0.0, 0.0, 1.0]));
         assert!(roc_curve(&[1.0], &[1], &[1, 0]).is_err());
     }
 }
