@@ -18,8 +18,9 @@ import dml_train.plugin
 from dml_core import DmlError, Registry
 from dml_core.plugins import Plugins
 from dml_train.report import explore_page
-from dml_train.report.exploration import explore_folder
+from dml_train.report.exploration import explore_folder, explore_run
 from dml_train.report.explore_page import write_explore_page
+from dml_train.run_folder import RunFolder
 
 HOSTILE = "</script><img src=x onerror=\"document.title='broken'\">"
 CLASSES = [HOSTILE, "apple", "pear", "plum", "quince"]
@@ -114,6 +115,23 @@ def test_a_run_is_explored_with_its_files(dml, photo_run, tmp_path):
     data = data_of(run / "explore.html")
     assert all(Path(file).is_file() for file in data["files"])
     assert "sheet-0" in (run / "explore.html").read_text()
+
+
+def test_a_separate_gallery_follows_the_queries_and_pictures_may_be_missing(
+    photo_run, tmp_path, registry
+):
+    run = shutil.copytree(photo_run, tmp_path / "run")
+    rows, labels = np.load(run / "embeddings.npy"), np.load(run / "labels.npy")
+    np.save(run / "gallery_embeddings.npy", rows[::2])
+    np.save(run / "gallery_labels.npy", labels[::2])
+    RunFolder(run).write_manifest()
+    found = explore_run(run, registry)  # the data set doesn't have this gallery
+    assert (found.picture, len(found)) == (None, len(rows) + len(rows[::2]))
+    # Each query at an even index finds itself in the gallery.
+    assert found.nearest[: len(rows) : 2, 0].tolist() == list(range(len(rows), len(found)))
+    assert (found.nearest[len(rows) :] == -1).all()
+    data = data_of(write_explore_page(found, tmp_path / "explore.html"))
+    assert data["names"][data["labels"][0]] == f"class {labels[0]}"
 
 
 def test_a_table_holds_the_items_and_their_pictures(dml, files, tmp_path, found):
