@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[2]
 TARGET = REPOSITORY / "target" / "mutants"
 # A mutant is killed if the tests of paths take this many times as long as without a fault.
-PATIENCE = 10
+PATIENCE = 4
 
 
 def mutants() -> dict[str, dict[str, str]]:
