@@ -18,6 +18,7 @@ ON_GLYPHS = {
     "rll": [f"table-{n}" for n in range(6, 16)],
     "memvir": ["table-1", "table-4", "figure-3"],
     "vit": [],
+    "reid": [],
 }
 # Number of runs that a table repeats. Table 15 has T_1 = T_2 in both halves, on three data sets. In
 # table 1, the rows with 100 % of the classes repeat the rows with batches of 128, with and without

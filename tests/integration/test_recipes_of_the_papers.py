@@ -103,18 +103,21 @@ def initialisation(class_weights: str = "default", adapt_batch_norm: float = 0.0
     return under("initialisation", class_weights=class_weights, adapt_batch_norm=adapt_batch_norm)
 
 
-def network(**options: str | None) -> Settings:
+def network(**options: str | int | None) -> Settings:
     """Return the settings of a backbone when batch norms are trained."""
     return under("backbone", **options) | {"training.freeze_batch_norm": False}
 
 
 BN_INCEPTION = network(
-    name="bn-inception", model=None, weights="weights/bn_inception-52deb4733.pth"
+    name="bn-inception",
+    model=None,
+    weights="weights/bn_inception-52deb4733.pth",
+    last_stride=None,
 )
 
 
 def torchvision(model: str) -> Settings:
-    return network(name="torchvision", model=model, weights="IMAGENET1K_V1")
+    return network(name="torchvision", model=model, weights="IMAGENET1K_V1", last_stride=2)
 
 
 # Patterns of recipes → settings; if multiple patterns match, the last will be used.

@@ -65,8 +65,9 @@ def test_the_worst_classes_are_found_without_a_look_at_all_items_for_each_class(
             np.arange(2 * classes)[:, None] ^ 2
         )  # a neighbour in the adjacent class is wrong
         right_Q1 = np.zeros((2 * classes, 1), np.bool_)
+        scores_Q1, matched_Q = np.ones((2 * classes, 1)), np.ones(2 * classes, np.bool_)
         found = NearestNeighbours(
-            nearest_Q1, right_Q1, np.ones(2 * classes, np.bool_), labels, labels
+            nearest_Q1, scores_Q1, right_Q1, matched_Q, labels, gallery_labels_G=labels
         )
         return count_operations(found.worst_classes)
 

@@ -508,5 +508,7 @@ def varied(option: Any, choose: Callable[[Any], Any]) -> Any:
         option,
         kind=choose(KINDS),
         similarity=choose(("cosine", "dot", "euclidean")),
-        dtype=choose((np.float16, np.float32, np.float64, *([np.int8] if takes_bytes else []))),
+        dtype=choose(
+            (np.float16, np.float32, np.float64, *([np.int8, np.uint8] if takes_bytes else []))
+        ),
     )

@@ -148,8 +148,11 @@ def rows_of(
         x *= np.exp(-0.25 * np.arange(dim))
     if kind == "offset":
         x += 3
-    is_integer = np.dtype(dtype).kind == "i"
-    x = (np.clip(np.rint(20 * x), -127, 126) if is_integer else x).astype(dtype)
+    is_integer = np.dtype(dtype).kind in "iu"
+    if is_integer:
+        zero = 128 * (np.dtype(dtype).kind == "u")
+        x = np.clip(np.rint(20 * x), -127, 126) + zero
+    x = x.astype(dtype)
     if kind == "duplicates":
         x[1:-8:6] = x[0:-9:6]  # copies, often with equal labels
         x[[5, -3]] = x[[40 % n, 20 % n]]
