@@ -199,8 +199,8 @@ pub fn count_pairs<'py>(
     Ok((observed.into_iter().map(arrays).collect::<PyResult<_>>()?, slots))
 }
 
-/// Advances searches by a pass's observations. Returns the ranges, and the crossings found: a
-/// score, and the number of negatives with a higher score and with at least this score.
+/// Narrows the ranges of searches, using the counts of a pass. Returns the ranges, and per finished
+/// search the score, the number of negatives above this score, and the number at or above it.
 #[pyfunction]
 #[pyo3(signature = (ranges, observed, **levels))]
 #[expect(clippy::type_complexity, reason = "an array, and the fields of Crossing")]

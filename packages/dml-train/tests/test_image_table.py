@@ -1,5 +1,5 @@
-"""Tables of images must give the bits, splits and errors of the same images in files, read at
-random.
+"""Images read from a table, in any order, must equal the same images in files: bits, splits and
+errors.
 """
 
 from __future__ import annotations

@@ -192,8 +192,8 @@ def _draw_distinct(population: int, count: int, generator: torch.Generator) -> t
 
 
 def _mix(seed: int, count: int) -> int:
-    """Hash seed and count, so that neighbours differ, to the 32 bits that torch's generator
-    uses.
+    """Hash a seed and a count to 32 bits, all that torch's generator uses; adjacent counts give
+    unrelated bits.
     """
     return (
         splitmix64((seed * 0xD1342543DE82EF95 + (count + 1) * GOLDEN) & 0xFFFFFFFFFFFFFFFF)

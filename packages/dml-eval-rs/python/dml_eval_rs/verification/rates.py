@@ -98,8 +98,8 @@ def count_pairs(relation: Relation) -> tuple[int, int]:
 def measure_crossings(
     points: Sequence[Point], slots: Slots | None, names: list[str], n_positive: int, n_negative: int
 ) -> Verification:
-    """Compute the metrics. The points must be the first negative to reject per FAR, then the point
-    of equal errors.
+    """Compute the metrics from points on the curve: per FAR, the first negative to reject; at the
+    end, the point where both error rates are equal.
     """
     values, thresholds, roc = {}, {}, None
     point_of = dict(zip(shares_of(names), points))

@@ -4,7 +4,6 @@ memory.
 
 from __future__ import annotations
 
-MOST_PROCESSES = (
-    1_000  # loaders, ranks, or simultaneous runs: exceeds the number of cores of any machine
-)
+# For loaders, ranks or simultaneous runs; this exceeds the number of cores of any machine.
+MOST_PROCESSES = 1_000
 MOST_RUNS = 10_000  # repetitions or folds of a recipe

@@ -18,7 +18,7 @@ from dml_train.measure.evaluate import Embedded
 from dml_train.report.rendering import select_evenly
 
 _NEAREST = 8
-_EXAMPLES = 8  # maximum number of queries to show with a right nearest item, and with a wrong one
+_EXAMPLES = 8  # show at most this number of right queries, and of wrong queries
 _WORST = 15
 _NEIGHBOURS = 1 << 23  # maximum number of nearest items in memory
 
