@@ -53,13 +53,12 @@ def rerank(
     """Find the k nearest gallery items per query, like `knn`, by a distance that compares
     neighbourhoods.
 
-    Items with similar neighbours come first: distance = (1 − weight) · Jaccard distance of the
-    k-reciprocal neighbours
-    + weight · scaled distance (Zhong et al. 2017, Re-ranking Person Re-identification with
-      k-reciprocal Encoding). See
-    docs/reference/metrics.md in the repository for the definition. Use this when classes have at
-    least a few items, and queries are searched together: all queries and gallery items take part,
-    so results depend on the other queries.
+    Items with similar neighbours come first. The distance is (1 − weight) times the Jaccard
+    distance of the k-reciprocal neighbours plus weight times the scaled distance (Zhong et al.
+    2017, Re-ranking Person Re-identification with k-reciprocal Encoding). For the definition, see
+    docs/reference/metrics.md in the repository. Use this when classes have at least a few items,
+    and queries are searched together: all queries and gallery items take part, so results depend
+    on the other queries.
 
     Args:
         queries: (Q, D) floats, see `evaluate`.
