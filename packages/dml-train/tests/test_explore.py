@@ -164,6 +164,15 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
+def wait_until(page, condition: str) -> None:
+    """Wait for a condition. Playwright's `wait_for_function` needs eval, which the page forbids."""
+    for _ in range(100):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"after five seconds, not yet: {condition}")
+
+
 @pytest.fixture
 def visit(found, tmp_path):
     """Open the page in a browser, at an address and a width; an error in the page fails the
@@ -237,7 +246,7 @@ def test_the_map_answers_to_mouse_and_keyboard(visit):
         page.keyboard.press(key)
     page.mouse.move(300, 300)
     page.mouse.wheel(0, -500)
-    page.wait_for_function("camera.zoom > 2")
+    wait_until(page, "camera.zoom > 2")
     after = page.evaluate("({...camera})")
     assert before["x"] != after["x"]
     assert before["y"] != after["y"]
@@ -272,6 +281,4 @@ def test_colours_explain_themselves(visit):
     page = visit()
     for name in ("right", "rank", "score", "class"):
         page.select_option("#colour", name)
-        page.wait_for_function(
-            "document.getElementById('legend').textContent === LEGENDS[colour.value]"
-        )
+        wait_until(page, "document.getElementById('legend').textContent === LEGENDS[colour.value]")
