@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,12 @@ def test_a_large_embedding_is_sampled_but_all_wrong_items_stay(found, tmp_path, 
     assert sum(count for count, *_ in data["classes"]) == len(found)
 
 
+def test_pictures_keep_their_size_although_the_first_is_tiny(found, tmp_path):
+    shapes = [(4, 4, 3)] + [(40, 20, 3)] * (len(found) - 1)
+    found = replace(found, picture=lambda item: np.zeros(shapes[item], np.uint8))
+    assert data_of(write_explore_page(found, tmp_path / "explore.html"))["side"] == 40
+
+
 def test_a_run_is_explored_with_its_files(dml, photo_run, tmp_path):
     run = shutil.copytree(photo_run, tmp_path / "run")
     assert dml("explore", run).stdout.strip() == str(run / "explore.html")
@@ -158,6 +165,28 @@ def test_wrong_arguments_say_what_to_give(dml, files, photo_run, tmp_path, regis
     options = ["--images", images, "--embeddings", rows, "--labels", labels]
     wrong = dml("explore", *options, "--table", tmp_path / "items.csv", code=2)
     assert "ends in .parquet" in wrong.output
+    wrong = dml("explore", *options, "--out", tmp_path / "missing" / "e.html", code=2)
+    assert "is not a folder" in wrong.output
+    assert "(--labels)" in dml("explore", *options[:4], code=2).output  # images without a folder
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda rows, labels: (rows[:, 0], labels), "has shape"),
+        (lambda rows, labels: (np.where(rows == rows[3, 3], np.nan, rows), labels), "holds NaN"),
+        (lambda rows, labels: (rows.astype(np.int64), labels), "has dtype int64"),
+        (lambda rows, labels: (rows, np.full(len(rows), "same")), "labels are equal"),
+        (lambda rows, labels: (rows, np.stack([labels] * 2, axis=1)), "one per item"),
+    ],
+)
+def test_arrays_that_cannot_be_compared_are_one_message(files, tmp_path, registry, change, error):
+    images, rows, labels = files
+    new = tmp_path / "rows.npy", tmp_path / "labels.npy"
+    for path, array in zip(new, change(np.load(rows), np.load(labels)), strict=True):
+        np.save(path, array)
+    with pytest.raises(DmlError, match=error):
+        explore_folder(images, *new, registry)
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -252,13 +281,15 @@ def test_the_map_answers_to_mouse_and_keyboard(visit):
     assert before["y"] != after["y"]
     page.keyboard.press("Enter")
     page.wait_for_selector("#panel dl")
-    # A click on an item opens it.
-    page.goto(page.url.partition("#")[0] + "#classes")
-    place = page.evaluate("toScreen(data.points[20])")
+
+
+def test_a_click_on_the_map_opens_the_item_there(visit):
+    page = visit("#classes")
+    page.evaluate("[camera.x, camera.y] = data.points[20]; camera.zoom = 50; draw()")
     box = page.locator("#map").bounding_box()
-    if 0 < place[0] < box["width"] and 0 < place[1] < box["height"]:
-        page.mouse.click(box["x"] + place[0], box["y"] + place[1])
-        page.wait_for_selector("#panel dl")
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector("#panel dl")
+    assert page.url.endswith("#item=20")
 
 
 def test_names_from_data_are_text(visit):

@@ -22,7 +22,7 @@ from dml_train.commands.options import FILE, FOLDER, check_new, error_console
 @click.option(
     "--out",
     type=FILE,
-    help="The page to write; default: explore.html in RUN, or next to --embeddings.",
+    help="A new file for the page; default: explore.html in RUN, or next to --embeddings.",
 )
 @click.option("--table", type=FILE, help="Also write the items to a new Parquet file.")
 @click.pass_obj
@@ -37,14 +37,15 @@ def explore(
 ) -> None:
     """Write a page to look at an embedding in the browser.
 
-    The page is a single file that works without a server. An existing explore.html is replaced.
+    The page is a single file that works without a server. Without --out, an existing explore.html
+    is replaced.
     """
     given = [name for name, value in (("--embeddings", embeddings), ("--labels", labels)) if value]
     if run is not None and (images is not None or given):
         raise DmlError(f"RUN has embeddings and labels; omit {', '.join(['--images', *given])}")
     if run is None and (images is None or embeddings is None):
         raise DmlError("expected a run's folder, or --images FOLDER and --embeddings FILE.npy")
-    check_new(table)
+    check_new(out, table)
     if table is not None and table.suffix != ".parquet":
         raise DmlError(f"--table is {table}; expected a name that ends in .parquet")
     from dml_train.report.exploration import explore_folder, explore_run
@@ -52,13 +53,12 @@ def explore(
     from dml_train.report.item_table import write_item_table
 
     console = error_console()
-    if run is not None:
-        found = explore_run(run, registry, console)
-    else:
-        assert images is not None
-        assert embeddings is not None
+    if images is not None and embeddings is not None:
         found = explore_folder(images, embeddings, labels, registry, console)
-    page = out or (run or embeddings.parent) / "explore.html"  # type: ignore[union-attr]
-    click.echo(write_explore_page(found, page, console))
+        page = embeddings.with_name("explore.html")
+    else:
+        assert run is not None
+        found, page = explore_run(run, registry, console), run / "explore.html"
+    click.echo(write_explore_page(found, out or page, console))
     if table is not None:
         click.echo(write_item_table(found, table))

@@ -205,7 +205,7 @@ def evaluate_arrays(
             f"{type(evaluator).__name__} only supports labels, but the data have groups or lists "
             "of items; use an evaluator that supports them, for example 'exact'"
         )
-    with _convert_errors():
+    with convert_errors("evaluate"):
         return evaluator.evaluate(embeddings, labels, gallery, gallery_labels)
 
 
@@ -216,7 +216,7 @@ def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) ->
     ranks if the evaluator rejects the arrays.
     """
     if ranks.world_size > 1 and isinstance(evaluator, PeersEvaluator):
-        with _convert_errors():
+        with convert_errors("evaluate"):
             shared = evaluator.evaluate_with_peers(ranks, *embedded.arguments())
         return Measurement(shared.to_dict(), shared)
     evaluation: Evaluation | None = None
@@ -230,11 +230,12 @@ def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) ->
 
 
 @contextmanager
-def _convert_errors() -> Iterator[None]:
+def convert_errors(work: str) -> Iterator[None]:
+    """Convert an evaluator's errors for bad arrays to a `DmlError`; `work` is a verb."""
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise DmlError(f"can't evaluate: {error}") from error
+        raise DmlError(f"can't {work}: {error}") from error
 
 
 def select_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -353,7 +354,7 @@ def evaluate_selected(
         return evaluate(evaluator, chosen)
     if not isinstance(evaluator, RerankingEvaluator):
         raise DmlError(f"{type(evaluator).__name__} can't expand queries or re-rank; use 'exact'")
-    with _convert_errors():
+    with convert_errors("evaluate"):
         if expand is not None:
             expanded = evaluator.expand(chosen.embeddings, chosen.gallery, **expand)
             chosen = replace(chosen, embeddings=expanded)

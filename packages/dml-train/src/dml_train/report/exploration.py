@@ -14,24 +14,22 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import (
-    DmlError,
-    Evaluator,
-    FileBackedSplit,
-    Registry,
-    Split,
-    SuspectLabels,
-    SuspectsEvaluator,
-)
+from dml_core import DmlError, Evaluator, Registry, Split, SuspectLabels
 from dml_train.data.decoding import read_image
 from dml_train.measure.embed import groups_of
-from dml_train.measure.evaluate import Embedded, evaluate, make_evaluator, select_retrieval
+from dml_train.measure.evaluate import (
+    Embedded,
+    convert_errors,
+    evaluate,
+    make_evaluator,
+    select_retrieval,
+)
 from dml_train.progress import stage
 from dml_train.report.finished import FinishedRun
 from dml_train.report.maps import choose_items, tsne
 from dml_train.report.retrieval import NearestNeighbours
 from dml_train.trained.suspects import K as VOTERS
-from dml_train.trained.suspects import read_folder
+from dml_train.trained.suspects import build_exact, name_items, read_folder
 
 NEIGHBOURS = 10
 _ANCHORS = 3  # items on the map between which another item is placed
@@ -105,7 +103,7 @@ def explore_run(run_dir: Path, registry: Registry, console: Console | None = Non
         run.name,
         run.test.embedded,
         [name for split in known for name in np.array(split.class_names)[split.labels].tolist()],
-        [name for split in known for name in _name_files(split)],
+        [name for split in known for name in name_items(split)],
         (lambda item: _picture(known, item)) if known else None,
         np.concatenate(groups) if groups else None,
         make_evaluator(ranks, registry, run.recipe.training.seed),
@@ -123,7 +121,7 @@ def explore_folder(
 ) -> Exploration:
     """Collect the images of a folder, embedded by any network; see `find_suspects` for the files.
 
-    Raise a `DmlError` if the arrays don't fit the images.
+    Raise a `DmlError` if the arrays don't fit the images, or can't be compared.
     """
     rows, names, paths = read_folder(images, embeddings, labels)
     return _explore(
@@ -154,14 +152,12 @@ def _explore(
     if embedded.gallery is not None and embedded.gallery_labels is not None:
         rows = np.concatenate([rows, embedded.gallery])
         labels = np.concatenate([labels, embedded.gallery_labels])
-    exact = registry.build("evaluators", {"name": "exact"}, {"seed": 0})
-    if not isinstance(exact, SuspectsEvaluator):
-        raise DmlError("the evaluator 'exact' can't rank labels; install dml-eval-rs")
+    exact = build_exact(registry)
     if not classes:  # the data set can't be loaded
         classes = [f"class {label}" for label in labels.tolist()]
         files = [f"item {item}" for item in range(len(classes))]
     numbers = np.unique(np.asarray(classes, dtype=object), return_inverse=True)[1]
-    with stage(console, "exploring", 4) as show:
+    with stage(console, "exploring", 4) as show, convert_errors("explore"):
         found = NearestNeighbours.find(evaluator, embedded, NEIGHBOURS)
         reciprocal = evaluate(evaluator, embedded).per_query["mrr"]
         show(1, "neighbours found")
@@ -207,12 +203,6 @@ def _place(
     weights /= weights.sum(axis=1, keepdims=True)
     points_N2[rest] = (points_M2[nearest] * weights[:, :, None]).sum(axis=1)
     return points_N2, f"{note}; other items lie between the {_ANCHORS} nearest of these."
-
-
-def _name_files(split: Split) -> list[str]:
-    if isinstance(split, FileBackedSplit):
-        return [str(file) for file in split.files]
-    return [f"item {item}" for item in range(len(split))]
 
 
 def _picture(splits: Sequence[Split], item: int) -> npt.NDArray[np.uint8]:

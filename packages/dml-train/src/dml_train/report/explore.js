@@ -202,7 +202,7 @@ const views = {
 };
 
 function show() {
-  const [view, text] = decodeURIComponent(location.hash.slice(1)).split("=");
+  const [view, text] = location.hash.slice(1).split("=");
   panel.replaceChildren(...(Object.hasOwn(views, view) ? views[view](text || "") : views.help()));
   panel.scrollTop = 0;
   draw();

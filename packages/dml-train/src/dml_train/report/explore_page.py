@@ -21,7 +21,6 @@ from markupsafe import Markup
 from PIL import Image
 from rich.console import Console
 
-from dml_core import DmlError
 from dml_train.progress import stage
 from dml_train.report.exploration import Exploration
 from dml_train.report.rendering import select_evenly, write_page
@@ -31,6 +30,7 @@ _LISTED = 200  # maximum number of suspects, pairs or outliers
 _TILES = 16  # pictures per row and column of a sheet
 # The longer side of pictures in pixels, by the number of items: a page has at most about 60 MB.
 _SIDES = ((2_000, 192), (6_000, 112), (MOST_ITEMS, 64))
+_MEASURED = 32  # pictures whose size is looked at
 _QUALITY = 75
 
 
@@ -39,17 +39,19 @@ def write_explore_page(found: Exploration, out: Path, console: Console | None = 
 
     Return the path. Raise a `DmlError` if a picture can't be read.
     """
-    chosen = _choose(found)
+    lists = _lists(found)
+    chosen = _choose(found, lists)
     side = next((side for most, side in _SIDES if len(chosen) <= most), _SIDES[-1][1])
-    if found.picture is not None:  # small pictures aren't enlarged
-        side = min(side, max(found.picture(int(chosen[0])).shape[:2]))
     sheets: list[str] = []
     if found.picture is not None:
+        some = chosen[select_evenly(len(chosen), _MEASURED)]
+        # Small pictures aren't enlarged.
+        side = min(side, max(max(found.picture(int(item)).shape[:2]) for item in some))
         with stage(console, "pictures", len(chosen)) as show:
             sheets = _draw_sheets(found.picture, chosen, side, lambda done: show(done, ""))
     code, style = (_read(name) for name in ("explore.js", "explore.css"))
     # "<" can't begin a tag in the script that contains the data.
-    data = json.dumps(_describe(found, chosen, side)).replace("<", "\\u003c")
+    data = json.dumps(_describe(found, chosen, lists, side)).replace("<", "\\u003c")
     note = found.note
     if len(chosen) < len(found):
         note += (
@@ -92,18 +94,20 @@ def _lists(found: Exploration) -> dict[str, Any]:
     }
 
 
-def _choose(found: Exploration) -> npt.NDArray[np.int64]:
+def _choose(found: Exploration, lists: dict[str, Any]) -> npt.NDArray[np.int64]:
     """Choose the items to show, in ascending order."""
     if len(found) <= MOST_ITEMS:
         return np.arange(len(found))
-    listed = np.unique(np.concatenate([items.ravel() for items in _lists(found).values()]))
+    listed = np.unique(np.concatenate([items.ravel() for items in lists.values()]))
     rest = np.setdiff1d(np.arange(len(found)), listed)
     room = max(0, MOST_ITEMS - len(listed))
     more = rest[select_evenly(len(rest), room)] if room else rest[:0]
     return np.union1d(listed, more)
 
 
-def _describe(found: Exploration, chosen: npt.NDArray[np.int64], side: int) -> dict[str, Any]:
+def _describe(
+    found: Exploration, chosen: npt.NDArray[np.int64], lists: dict[str, Any], side: int
+) -> dict[str, Any]:
     """Return the data of the page in JSON's types. Items are numbered as on the page."""
     places = np.full(len(found), -1)
     places[chosen] = np.arange(len(chosen))
@@ -119,7 +123,6 @@ def _describe(found: Exploration, chosen: npt.NDArray[np.int64], side: int) -> d
     places[absent] = len(chosen) + np.arange(len(absent))
     shown = np.concatenate([chosen, absent])
     suggested = [numbers[str(name)] for name in found.suspects.suggested[chosen]]
-    lists = _lists(found)
     return {
         "count": len(chosen),
         "classes": np.stack([counts, matched, right], axis=1).tolist(),
@@ -158,10 +161,7 @@ def _draw_sheets(
         rows = -(-len(own) // _TILES)
         sheet = Image.new("RGB", (_TILES * side, rows * side), "white")
         for place, item in enumerate(own):
-            try:
-                image = Image.fromarray(picture(int(item)))
-            except OSError as error:
-                raise DmlError(f"can't show the picture of item {item}: {error}") from error
+            image = Image.fromarray(picture(int(item)))
             image.thumbnail((side, side))
             row, column = divmod(place, _TILES)
             left, top = ((side - length) // 2 for length in image.size)

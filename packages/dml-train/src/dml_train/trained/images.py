@@ -77,7 +77,8 @@ class ImageList:
         if (loose := next((name for name in kept if "/" not in name), None)) is not None:
             raise DmlError(
                 f"labels are made from the names of folders in {self.folder}, but {loose} is not "
-                "in any; move it into its class's folder, or omit labels"
+                "in any; move it into its class's folder, or don't use folders as labels",
+                arguments=("labels",),
             )
         folders = [name.partition("/")[0] for name in kept]
         classes, labels = np.unique(np.array(folders, dtype=object), return_inverse=True)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import DmlError, FileBackedSplit, Registry, SuspectLabels, SuspectsEvaluator
+from dml_core import DmlError, FileBackedSplit, Registry, Split, SuspectLabels, SuspectsEvaluator
 from dml_core import registry as installed
 from dml_train.data.csv_table import read_rows
 from dml_train.data.file_dataset import FileDatasetFactory
@@ -23,6 +23,7 @@ from dml_train.data.inspection import read_source
 from dml_train.data.parts import Parts
 from dml_train.files import read_array, read_json, write_csv
 from dml_train.measure.embed import groups_of
+from dml_train.measure.evaluate import convert_errors
 from dml_train.run_folder import RunFolder
 from dml_train.trained.evaluation import embed_split
 from dml_train.trained.folder import index_path
@@ -93,18 +94,14 @@ def find_suspects(
         registry, console: see `evaluate_run`; the registry must provide the evaluator ``"exact"``.
     """
     registry, groups = registry or installed(), None
-    evaluator = registry.build("evaluators", {"name": "exact"}, {"seed": 0})
-    if not isinstance(evaluator, SuspectsEvaluator):
-        raise DmlError("the evaluator 'exact' can't rank labels; install dml-eval-rs")
+    evaluator = build_exact(registry)
     if RunFolder(source).recipe.is_file():
         recipe = read_recipe(RunFolder.open(source), registry)
         rows, _ = embed_split(source, split, step=step, registry=registry, console=console)
         dataset = build_dataset(recipe, registry)
         images = {"train": dataset.train, "test": dataset.test, "gallery": dataset.gallery}[split]
         assert images is not None  # `embed_split` raises an error
-        paths: Sequence[str] = [f"item {item}" for item in range(len(images))]
-        if isinstance(images, FileBackedSplit):
-            paths = [*map(str, images.files)]
+        paths: Sequence[str] = name_items(images)
         names, groups = np.array(images.class_names)[images.labels], groups_of(images)
     elif embeddings is not None:
         rows, names, paths = read_folder(source, embeddings, labels)
@@ -120,10 +117,23 @@ def find_suspects(
             "embeddings",
             arguments=("model", "embeddings"),
         )
-    try:
+    with convert_errors(f"rank the labels of {source}"):
         return Suspects(paths, names, evaluator.suspect_labels(rows, names, k, groups))
-    except (TypeError, ValueError) as error:
-        raise DmlError(f"can't rank the labels of {source}: {error}") from error
+
+
+def build_exact(registry: Registry) -> SuspectsEvaluator:
+    """Build the evaluator ``"exact"``; raise a `DmlError` if it can't rank labels."""
+    evaluator = registry.build("evaluators", {"name": "exact"}, {"seed": 0})
+    if not isinstance(evaluator, SuspectsEvaluator):
+        raise DmlError("the evaluator 'exact' can't rank labels; install dml-eval-rs")
+    return evaluator
+
+
+def name_items(split: Split) -> list[str]:
+    """Return the paths of a split's files or, if it doesn't use files, numbers."""
+    if isinstance(split, FileBackedSplit):
+        return [str(file) for file in split.files]
+    return [f"item {item}" for item in range(len(split))]
 
 
 def read_folder(
