@@ -2,7 +2,7 @@
 clustering, the kernels.
 
     python benchmarks/evaluator/growth.py [--tables growth classes kernels clusters reranking]
-        [--items 7500 15000 30000 60000]
+        [--items 7500 15000 30000 60000] [--dim 512]
 
 Times are processor time of a thread, which other work on the machine affects less. Memory is the
 peak in addition to the inputs; rows are measured in new processes.
@@ -37,8 +37,8 @@ def peak() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
 
-def one_size(items: int, reranks: bool) -> tuple[float, float]:
-    x, labels = stanford_like("easy" if reranks else "hard", items)
+def one_size(items: int, dim: int, reranks: bool) -> tuple[float, float]:
+    x, labels = stanford_like("easy" if reranks else "hard", items, dim)
     evaluate(x[:1000], np.arange(1000) // 2)
     Path("/proc/self/clear_refs").write_text("5")
     before, start = peak(), time.process_time()
@@ -50,12 +50,12 @@ def one_size(items: int, reranks: bool) -> tuple[float, float]:
     return time.process_time() - start, (peak() - before) / 2**20
 
 
-def growth(sizes: list[int], reranks: bool = False) -> None:
+def growth(sizes: list[int], dim: int, reranks: bool = False) -> None:
     """Measure self-retrieval, or re-ranking with a fiftieth of the items as queries."""
     print(f"{'items':>8} {'processor s':>12} {'ns a pair':>10} {'MiB beyond inputs':>18}")
     for items in sizes:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            seconds, mebibytes = pool.apply(one_size, (items, reranks))
+            seconds, mebibytes = pool.apply(one_size, (items, dim, reranks))
         pairs = items * (items - 1) / 2
         print(
             f"{items:8,} {seconds:12.2f} {1e9 * seconds / pairs:10.2f} {mebibytes:18.0f}",
@@ -133,6 +133,7 @@ def main() -> None:
         "--tables", nargs="+", choices=TABLES, default=["growth", "classes", "kernels"]
     )
     parser.add_argument("--items", type=int, nargs="+", default=[7_500, 15_000, 30_000, 60_000])
+    parser.add_argument("--dim", type=int, default=DIM, help="for growth and reranking")
     parser.add_argument("--kernels-at", type=int, default=20_000)
     parser.add_argument("--classes-at", type=int, default=20_000)
     parser.add_argument("--clusters-at", type=int, default=60_502)
@@ -144,11 +145,11 @@ def main() -> None:
 
 
 TABLES: dict[str, Callable[[argparse.Namespace], None]] = {
-    "growth": lambda options: growth(options.items),
+    "growth": lambda options: growth(options.items, options.dim),
     "classes": lambda options: classes(options.classes_at),
     "kernels": lambda options: kernels(options.kernels_at),
     "clusters": lambda options: clusters(options.clusters_at),
-    "reranking": lambda options: growth(options.items, reranks=True),
+    "reranking": lambda options: growth(options.items, options.dim, reranks=True),
 }
 
 

@@ -1,31 +1,38 @@
 """Time exact neighbours: floats, bytes, filters and a mapped file, compared with faiss.
 
-    python benchmarks/evaluator/truth.py [--items 1000000] [--dim 128] [--queries 2000]
-        [-k 100] [--without-faiss]
+    python benchmarks/evaluator/truth.py memory [-k 100] [--items 1000000] [--dim 128]
+        [--queries 2000]
+    python benchmarks/evaluator/truth.py mapped [-k 100] [--items 10000000] [--dim 96]
+        [--queries 1000]
 
-Times are processor time of one thread, the minimum of two runs; ratios are to `knn` of the same
-float32 rows.
+`memory` searches arrays: times are processor time of one thread, the minimum of two runs, and
+ratios are to `knn` of the same float32 rows. `mapped` searches a temporary file, once, by the
+command `dml-eval truth` and by faiss in blocks; each runs in its own process.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import re
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 from compare import machine
 
 from dml_eval_rs import Labels, knn
 from dml_eval_rs.__main__ import main as command
-from dml_eval_rs.inputs.files import save_array
+from dml_eval_rs.inputs.files import load_array, save_array
 
 TIMES = 2
+BLOCK = 1_000_000  # rows that are drawn, or searched by faiss, at a time
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -84,14 +91,11 @@ def measure(kind: str, options: argparse.Namespace) -> None:
         )
 
     show("float32", ours)
-    if not options.without_faiss:
-        import faiss
-
-        faiss.omp_set_num_threads(1)
-        index = faiss.IndexFlatL2(options.dim)
-        index.add(base)
-        show(f"faiss {faiss.__version__} IndexFlatL2", seconds(lambda: index.search(queries, k)))
-        del index
+    faiss.omp_set_num_threads(1)
+    index = faiss.IndexFlatL2(options.dim)
+    index.add(base)
+    show(f"faiss {faiss.__version__} IndexFlatL2", seconds(partial(index.search, queries, k)))
+    del index
     scale = 40 if kind == "isotropic" else 30
     byte_base, byte_queries = (
         np.clip(128 + scale * x, 0, 255).astype(np.uint8) for x in (base, queries)
@@ -108,31 +112,72 @@ def measure(kind: str, options: argparse.Namespace) -> None:
     for classes in (10, 100, 1000):
         both = Labels(rng.integers(0, classes, len(queries))), Labels(rng.integers(0, classes, n))
         show(f"{classes} labels", seconds(lambda b=both: knn(queries, base, k, allowed=b, **space)))
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [str(Path(folder) / name) for name in ("base.fbin", "queries.fbin", "truth.ibin")]
-        save_array(Path(paths[0]), base)
-        save_array(Path(paths[1]), queries)
-        size = base.nbytes / 2**20
-        words = [
-            "truth",
-            *paths[:2],
-            "-k",
-            str(k),
-            "--out",
-            paths[2],
-            "--similarity",
-            "euclidean",
-            "--threads",
-            "1",
-        ]
-        before = peak_of(lambda: time.sleep(0.1))
-        start = time.process_time()
-        peak = peak_of(lambda: command(words))
-        show("dml-eval truth, by default 384 MiB", time.process_time() - start)
-        print(
-            f"{kind:<10} memory beyond the mapped {size:.0f} MiB: {peak - before:.0f} MiB",
-            flush=True,
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, float]:
+    """Call a function once; return its processor time and the peak of anonymous memory in MiB."""
+    before, start = peak_of(lambda: time.sleep(0.1)), time.process_time()
+    peak = peak_of(call)
+    return time.process_time() - start, peak - before
+
+
+def search_by_command(folder: Path, k: int) -> tuple[float, float]:
+    words = ["truth", "base.fbin", "queries.fbin", "-k", str(k), "--out", "truth.ibin"]
+    words = [str(folder / word) if word.endswith("bin") else word for word in words]
+    return timed(lambda: command([*words, "--similarity", "euclidean", "--threads", "1"]))
+
+
+def search_by_faiss(folder: Path, k: int) -> tuple[float, float]:
+    base, queries = (load_array(folder / name) for name in ("base.fbin", "queries.fbin"))
+    faiss.omp_set_num_threads(1)
+
+    def search() -> None:
+        heap = faiss.ResultHeap(len(queries), k)
+        for start in range(0, len(base), BLOCK):
+            index = faiss.IndexFlatL2(base.shape[1])
+            index.add(np.ascontiguousarray(base[start : start + BLOCK]))
+            distances, found = index.search(np.ascontiguousarray(queries), k)
+            heap.add_result(distances, found + start)
+        heap.finalize()
+        np.save(folder / "faiss.npy", heap.I)
+
+    return timed(search)
+
+
+def measure_mapped(kind: str, options: argparse.Namespace) -> None:
+    """Write a file, and print the time and memory to search it."""
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        base = np.lib.format.open_memmap(
+            folder / "base.npy", "w+", np.float32, (options.items, options.dim)
         )
+        for start in range(0, len(base), BLOCK):
+            base[start : start + BLOCK] = rows(
+                kind, min(BLOCK, len(base) - start), options.dim, rng
+            )
+        chosen = np.sort(rng.integers(0, len(base), options.queries))
+        queries = base[chosen] + 0.1 * rows("isotropic", len(chosen), options.dim, rng)
+        save_array(folder / "base.fbin", base)
+        save_array(folder / "queries.fbin", queries)
+        size = base.nbytes / 2**20
+        del base
+        (folder / "base.npy").unlink()
+        print(f"{kind:<10} a file of {size:,.0f} MiB")
+        for work, search in (
+            ("dml-eval truth", search_by_command),
+            (f"faiss {faiss.__version__}, blocks of {BLOCK:,}", search_by_faiss),
+        ):
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                took, peak = pool.apply(search, (folder, options.k))
+            pairs = options.items * options.queries
+            print(
+                f"{kind:<10} {work:<44} {took:8.2f} s {took / pairs * 1e9:7.3f} ns/pair "
+                f"{peak:6.0f} MiB beyond the file",
+                flush=True,
+            )
+        same = load_array(folder / "truth.ibin") == np.load(folder / "faiss.npy")
+        print(f"{kind:<10} {same.mean():.6f} of the neighbours are at the same place", flush=True)
 
 
 def main() -> None:
@@ -140,19 +185,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--items", type=int, default=1_000_000)
-    parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--queries", type=int, default=2_000)
+    works = {
+        "memory": (measure, {"items": 1_000_000, "dim": 128, "queries": 2_000}),
+        "mapped": (measure_mapped, {"items": 10_000_000, "dim": 96, "queries": 1_000}),
+    }
+    parser.add_argument("work", choices=works)
+    for name in ("--items", "--dim", "--queries"):
+        parser.add_argument(name, type=int)
     parser.add_argument("-k", type=int, default=100)
-    parser.add_argument("--without-faiss", action="store_true")
     options = parser.parse_args()
+    work, defaults = works[options.work]
+    for name, value in defaults.items():
+        setattr(options, name, getattr(options, name) or value)
     print(machine())
     print(
         f"{options.items:,} x {options.dim}, {options.queries:,} queries, k = {options.k}, one "
         "thread"
     )
     for kind in ("isotropic", "clustered"):
-        measure(kind, options)
+        work(kind, options)
 
 
 if __name__ == "__main__":
