@@ -33,6 +33,9 @@ def commands(folder: Path) -> dict[str, list[str]]:
     return {
         "tests": [python, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"],
         "losses": [python, "benchmarks/losses/bench_losses.py", "--device", "cuda"],
+        "large batches, many classes": [
+            python, "benchmarks/losses/bench_scale.py", "--device", "cuda",
+        ],
         "training": [python, "-m", "dml_train", "train", "demo", *training, "--out",
             str(folder / "float32")],
         "training in bfloat16": [

@@ -31,12 +31,18 @@ SEED = 0
 NATIVE_BATCH = 256
 
 
-def rows(count: int, dim: int = 512) -> torch.Tensor:
-    return torch.randn(count, dim, requires_grad=True)
+def rows(count: int, dim: int = 512, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(count, dim, dtype=dtype, requires_grad=True)
 
 
-def step_of(loss: torch.nn.Module, batch: int, labels: torch.Tensor, dim: int = 512) -> Step:
-    x = rows(batch, dim)
+def step_of(
+    loss: torch.nn.Module,
+    batch: int,
+    labels: torch.Tensor,
+    dim: int = 512,
+    dtype: torch.dtype = torch.float32,
+) -> Step:
+    x = rows(batch, dim, dtype)
 
     def step() -> None:
         x.grad = None

@@ -40,6 +40,13 @@ from dml_losses.functional.margins import (
     modulate_hard_,
     turn,
 )
+from dml_losses.functional.products import (
+    Rows,
+    add_weighted_sums_,
+    multiply,
+    parts_for_gradient,
+    unit_factor,
+)
 from dml_losses.functional.sphere import inverse_norms, through_norm_, unit_rows
 
 # Maximum numbers of kept derivatives, and of elements in a block, which should fit into a CPU's
@@ -111,7 +118,10 @@ def cosine_softmax(
     first = None if isinstance(class_weights, (torch.Tensor, Virtual)) else class_weights.first
     sharded = first is not None
     most = _KEPT_ELEMENTS.get(weights.device.type, 2**26) if torch.is_grad_enabled() else 0
+    factor = Rows(rows_ND)
     with torch.no_grad():
+        if normalise is unit_rows and rows.dtype == torch.float32 and not constant_rows.shape[0]:
+            factor = unit_factor(embeddings, inverse_norms(rows))
         column_NK = (labels[:, None] - (first or 0)) * centers_per_class
         column_NK = column_NK + torch.arange(centers_per_class, device=labels.device)
         inverse = [
@@ -134,7 +144,7 @@ def cosine_softmax(
         threshold_N1 = None if progress is None else turn(cosine_N1.clamp(-1, 1), angular_margin)
     gap_N1 = _Gap.apply(
         weights, rows_ND, column_NK, nearest_N1, inverse_N1 * -slope_N1, inverse[0], threshold_N1,
-        progress, scale,
+        progress, *(factor if factor.scale is not None else (None, None)), scale,
         normalise_weights, rows.shape[0], parts[1:], inverse[1:], target_N1, sharded,
         0 < rows_ND.shape[0] * weights.shape[0] <= most,
     )  # fmt: skip
@@ -189,8 +199,14 @@ class _Comparison(NamedTuple):
     inverse_norm_C: torch.Tensor
     threshold_N1: torch.Tensor | None  # cos(θ_y + m₁), if logits are modulated
     progress: torch.Tensor | None  # t
+    half_ND: torch.Tensor | None  # if given in half precision, `rows_ND` is also `half_ND` times
+    half_scale_N: torch.Tensor | None  # this scale
     scale: float
     normalise_weights: bool
+
+    def rows(self) -> Rows:
+        """Return the rows as factors of products."""
+        return Rows(self.rows_ND) if self.half_ND is None else Rows(self.half_ND, self.half_scale_N)
 
     def pass_over(
         self, kept_NC: torch.Tensor | None = None
@@ -215,9 +231,12 @@ class _Comparison(NamedTuple):
             rows, columns = slice(start_R, start_R + step_R), slice(start_L, start_L + step_L)
             slopes = self.inverse_norm_C[columns]
             logits_RL = scratch_NL[:, : len(slopes)] if kept_NC is None else kept_NC[rows]
-            torch.mm(self.rows_ND[rows], self.weights_CD[columns].T, out=logits_RL).mul_(
-                slopes * self.scale
-            )
+            if self.half_ND is None:
+                torch.mm(self.rows_ND[rows], self.weights_CD[columns].T, out=logits_RL)
+                logits_RL.mul_(slopes * self.scale)
+            else:
+                dot_RL = multiply(self.rows().select(rows), Rows(self.weights_CD[columns]))
+                torch.mul(dot_RL, slopes * self.scale, out=logits_RL)
             if centers > 1:
                 keep_nearest_centers_(logits_RL, centers)
             if self.threshold_N1 is not None and self.progress is not None:
@@ -237,8 +256,8 @@ def _put_(block_RL: torch.Tensor, column_RK: torch.Tensor, number: torch.Tensor 
 
 _COMPARISON = (
     "Tensor class_weights, Tensor rows, Tensor column_NK, Tensor nearest_N1, Tensor pull_N1, "
-    "Tensor inverse_norm_C, Tensor? threshold_N1, Tensor? progress, float scale, bool "
-    "normalise_weights"
+    "Tensor inverse_norm_C, Tensor? threshold_N1, Tensor? progress, Tensor? half_ND, Tensor? "
+    "half_scale_N, float scale, bool normalise_weights"
 )
 
 
@@ -325,16 +344,35 @@ def _differentiate(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
             _put_(block_NL, own.nearest_N1 - columns.start, own.pull_N1 * total_N1)
             yield columns, block_NL
 
-    scaled_ND = own.rows_ND * push_N1
-    for columns, block_NL in [(slice(None), kept_NC)] if kept_NC.shape[0] else derive():
+    numbers_ND, scale_N = own.rows()
+    row_parts = parts_for_gradient(numbers_ND, own.weights_CD)
+    weight_parts = parts_for_gradient(own.weights_CD, numbers_ND)
+
+    def read() -> Iterator[tuple[slice, torch.Tensor]]:
+        """Divide the kept derivatives, so that their parts in half precision need little memory."""
+        step = max(_FEWEST_COLUMNS, kept_NC.shape[1] // 8 if row_parts else kept_NC.shape[1])
+        for start in range(0, kept_NC.shape[1], step):
+            yield slice(start, start + step), kept_NC[:, start : start + step]
+
+    if scale_N is None:
+        pushing = Rows(numbers_ND * push_N1)
+    else:
+        pushing = Rows(numbers_ND, scale_N * push_N1.squeeze(1))
+    for columns, block_NL in read() if kept_NC.shape[0] else derive():
         weights_LD = own.weights_CD[columns]
         if weights_move:
-            gradient_LD = torch.mm(block_NL.T, scaled_ND, out=weights_gradient_CD[columns])
+            gradient_LD = weights_gradient_CD[columns]
+            add_weighted_sums_(gradient_LD, block_NL.T, pushing, parts=weight_parts, beta=0)
             if own.normalise_weights:
                 through_norm_(gradient_LD, weights_LD, own.inverse_norm_C[columns], unit=False)
         if rows_move:
-            rows_gradient_ND[:batch].addmm_(block_NL[:batch], weights_LD)
+            add_weighted_sums_(
+                rows_gradient_ND[:batch], block_NL[:batch], Rows(weights_LD), parts=row_parts
+            )
     return weights_gradient_CD, rows_gradient_ND.mul_(push_N1[: rows_gradient_ND.shape[0]])
+
+
+_NUM_TENSORS = 10  # fields of `_Comparison` that are tensors
 
 
 class _Gap(torch.autograd.Function):
@@ -343,8 +381,8 @@ class _Gap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
         gap_N1, *outputs = (_compute_opaque if torch.compiler.is_compiling() else _compute)(*inputs)
-        ctx.save_for_backward(*inputs[:8], *outputs)
-        ctx.numbers = inputs[8:11]
+        ctx.save_for_backward(*inputs[:_NUM_TENSORS], *outputs)
+        ctx.numbers = inputs[_NUM_TENSORS : _NUM_TENSORS + 3]
         return gap_N1
 
     @staticmethod
@@ -353,11 +391,11 @@ class _Gap(torch.autograd.Function):
         if not compiling:
             check_no_second_derivatives()
         differentiate = _differentiate_opaque if compiling else _differentiate
-        inputs, outputs = ctx.saved_tensors[:8], ctx.saved_tensors[8:]
+        inputs, outputs = ctx.saved_tensors[:_NUM_TENSORS], ctx.saved_tensors[_NUM_TENSORS:]
         gradients = differentiate(
             *inputs, *ctx.numbers, *outputs, upstream_N1, *ctx.needs_input_grad[:2]
         )
-        return *gradients, *[None] * 14
+        return *gradients, *[None] * 16
 
 
 # Operators, so that torch.compile doesn't unroll the passes. Eager calls don't use them, since each

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from dml_losses.functional.pair_operators import pair_inputs
-from dml_losses.functional.sphere import unit_rows
+from dml_losses.functional.sphere import full_precision, unit_rows
 
 _EPSILON = 1e-8
 _BLOCK_ELEMENTS = 2**22  # number of similarities per block
@@ -41,8 +41,8 @@ def koleo(
     queries, _, others, _ = pair_inputs(embeddings, labels, gallery, gallery_labels)
     within = gallery is None
     with torch.autocast(queries.device.type, enabled=False):
-        query_QD = unit_rows(queries)
-        gallery_GD = query_QD if within else unit_rows(others)
+        query_QD = unit_rows(full_precision(queries))
+        gallery_GD = query_QD if within else unit_rows(full_precision(others))
         if len(gallery_GD) <= int(within):
             return query_QD.sum() * 0
         nearest_Q = _nearest(query_QD.detach(), gallery_GD.detach(), within)

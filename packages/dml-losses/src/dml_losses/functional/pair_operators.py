@@ -18,7 +18,7 @@ from dml_losses.functional.pairs import (
     WeightedQueries,
     value_and_gradients,
 )
-from dml_losses.functional.sphere import common_precision, full_precision
+from dml_losses.functional.sphere import at_least_float32, both_double, clamp_to
 
 # The types of a loss's parameters in a PyTorch schema, and of its terms.
 Parameter: TypeAlias = float | bool | str | list[float] | torch.Tensor
@@ -68,7 +68,7 @@ def similarity_operator(
             share = (
                 BlocksOfRank(len(queries), queries.device) if over_ranks and len(gallery) else None
             )
-            parameters = (learned.to(queries.dtype), *others)
+            parameters = (learned.to(at_least_float32(queries.dtype)), *others)
         with torch.autocast(queries.device.type, enabled=False):
             value, query_move, gallery_move = value_and_gradients(
                 lambda block: terms(block, *parameters),
@@ -91,16 +91,17 @@ def similarity_operator(
 
     def fake(*inputs: Any) -> tuple[torch.Tensor, ...]:
         queries, _, gallery, _, within, query_gradient, gallery_gradient, *parameters = inputs
+        wide = queries.new_empty((), dtype=at_least_float32(queries.dtype))
         return (
-            queries.new_empty(()),
-            torch.empty_like(queries if query_gradient or within else queries[:0]),
-            torch.empty_like(gallery if gallery_gradient and not within else gallery[:0]),
-            (parameters[0] if num_learned else queries).new_empty(num_learned),
+            wide,
+            wide.new_empty(queries.shape if query_gradient or within else queries[:0].shape),
+            wide.new_empty(gallery.shape if gallery_gradient and not within else gallery[:0].shape),
+            (parameters[0] if num_learned else wide).new_empty(num_learned),
         )
 
     def keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         ctx.save_for_backward(*output[1:])
-        ctx.num_inputs = len(inputs)
+        ctx.num_inputs, ctx.dtypes = len(inputs), [side.dtype for side in inputs[:3:2]]
 
     def backward(
         ctx: Any, upstream: torch.Tensor, *_: torch.Tensor
@@ -109,16 +110,11 @@ def similarity_operator(
         queries_gradient, gallery_gradient, learned_gradient = (
             gradient * upstream if gradient.shape[0] else None for gradient in ctx.saved_tensors
         )
-        gradients = (
-            queries_gradient,
-            None,
-            gallery_gradient,
-            None,
-            None,
-            None,
-            None,
-            learned_gradient,
+        query, gallery = (
+            side if side is None else clamp_to(side, dtype)
+            for side, dtype in zip((queries_gradient, gallery_gradient), ctx.dtypes)
         )
+        gradients = (query, None, gallery, None, None, None, None, learned_gradient)
         return (*gradients, *[None] * (ctx.num_inputs - len(gradients)))
 
     operator = torch.library.custom_op(
@@ -148,16 +144,15 @@ def pair_inputs(
     gallery: torch.Tensor | None,
     gallery_labels: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Check the inputs of a pair loss, and return queries and gallery in a common precision, with
-    int64 labels.
+    """Check the inputs of a pair loss, and return queries and gallery, both in float64 if either
+    is, with int64 labels.
     """
     check_batch(embeddings, labels)
     check_gallery(embeddings, gallery, gallery_labels)
     labels = labels.long()
     if gallery is None or gallery_labels is None:
-        queries = full_precision(embeddings)
-        return queries, labels, queries, labels
-    queries, rows = common_precision(embeddings, gallery)
+        return embeddings, labels, embeddings, labels
+    queries, rows = both_double(embeddings, gallery)
     return queries, labels, rows, gallery_labels.long()
 
 

@@ -23,7 +23,14 @@ from typing import NamedTuple
 import torch
 
 from dml_losses.exchange import BlocksOfRank, all_reduce_
-from dml_losses.functional.sphere import inverse_norms, through_norm_
+from dml_losses.functional.products import (
+    Rows,
+    add_weighted_sums_,
+    multiply,
+    parts_for_gradient,
+    unit_factor,
+)
+from dml_losses.functional.sphere import at_least_float32, inverse_norms, through_norm_
 
 # The size of a block. On a CPU, the similarities should fit in the caches, and few rows should need
 # few columns for their positives. On an accelerator, this only limits memory (to 1 GiB in float32):
@@ -88,18 +95,17 @@ class _Side:
     order: torch.Tensor | None  # (N,); None if rows were already sorted
     rows: torch.Tensor  # (N, D)
     labels: torch.Tensor  # (N,)
-    inverse_norm: torch.Tensor  # (N,)
+    inverse_norm: torch.Tensor  # (N,), in at least float32
 
     @classmethod
     def of(cls, rows: torch.Tensor, labels: torch.Tensor, *, ordered: bool) -> _Side:
-        if ordered:
-            return cls(None, rows, labels, inverse_norms(rows))
-        order = torch.argsort(labels, stable=True)
-        rows = rows[order]
-        return cls(order, rows, labels[order], inverse_norms(rows))
+        order = None if ordered else torch.argsort(labels, stable=True)
+        if order is not None:
+            rows, labels = rows[order], labels[order]
+        return cls(order, rows, labels, inverse_norms(rows.to(at_least_float32(rows.dtype))))
 
-    def unit(self, rows: slice = slice(None)) -> torch.Tensor:
-        return self.rows[rows] * self.inverse_norm[rows, None]
+    def unit(self, rows: slice = slice(None)) -> Rows:
+        return unit_factor(self.rows[rows], self.inverse_norm[rows])
 
     def restore_order(self, gradient: torch.Tensor) -> torch.Tensor:
         return (
@@ -131,7 +137,8 @@ def value_and_gradients(
         terms: returns a block's share of the loss, an `Average`, or `WeightedQueries`, and
             overwrites similarities with derivatives. If numbers are learned, it returns shares of
             the loss and of the derivatives with respect to these numbers, (1 + num_learned,).
-        queries, gallery: (Q, D) and (G, D) with the same dtype, not normalised.
+        queries, gallery: (Q, D) and (G, D), not normalised; both in float64, or each in any other
+            floating dtype.
         query_labels, gallery_labels: (Q,) and (G,), int64.
         within: whether the queries are also the gallery; then they exclude themselves by index,
             `gallery` is ignored, and the sum of both gradients is returned as the queries'
@@ -148,24 +155,26 @@ def value_and_gradients(
 
     Returns:
         The loss, a scalar (with `num_learned`, the loss and the derivatives), and the two
-        gradients; a gradient that isn't requested is empty.
+        gradients, all in at least float32; a gradient that isn't requested is empty.
     """
     query = _Side.of(queries, query_labels, ordered=queries_ordered)
     other = query if within else _Side.of(gallery, gallery_labels, ordered=False)
     num_queries, num_gallery = query.rows.shape[0], other.rows.shape[0]
-    gallery_GD = other.unit()
+    gallery_rows = other.unit()
+    query_parts = parts_for_gradient(query.rows, other.rows)
+    gallery_parts = parts_for_gradient(other.rows, query.rows)
+    like = query.inverse_norm  # has the dtype of sums
     first_Q = torch.searchsorted(other.labels, query.labels)
     last_Q = torch.searchsorted(other.labels, query.labels, right=True)
-    num_positives_Q = (last_Q - first_Q - int(within)).to(queries.dtype)
+    num_positives_Q = (last_Q - first_Q - int(within)).to(like.dtype)
     num_pairs = num_positives_Q.sum().clamp_min(1)
-    num_matched = (num_positives_Q > 0).sum().to(queries.dtype)
+    num_matched = (num_positives_Q > 0).sum().to(like.dtype)
 
     # If the queries are also the gallery, one buffer accumulates both gradients.
-    gradient_GD = torch.zeros_like(gallery_GD) if gallery_gradient or within else gallery_GD[:0]
+    dim, moved = query.rows.shape[1], num_gallery if gallery_gradient or within else 0
+    gradient_GD = like.new_zeros(moved, dim)
     gradient_QD = (
-        gradient_GD
-        if within
-        else torch.empty_like(query.rows if query_gradient else query.rows[:0])
+        gradient_GD if within else like.new_empty(num_queries if query_gradient else 0, dim)
     )
     if num_gallery == 0:
         gradient_QD.zero_()
@@ -191,8 +200,8 @@ def value_and_gradients(
         if within:
             positive_RP = same_RP.clone()
             positive_RP.diagonal(rows.start - columns.start).fill_(False)
-        query_RD = gallery_GD[rows] if within else query.unit(rows)
-        similarity_RG = query_RD @ gallery_GD.T
+        query_rows = gallery_rows.select(rows) if within else query.unit(rows)
+        similarity_RG = multiply(query_rows, gallery_rows)
         block_value = terms(
             Block(
                 similarity_RG,
@@ -213,17 +222,24 @@ def value_and_gradients(
                 torch.stack(block_value) if isinstance(block_value, Average) else block_value
             )
         if gallery_gradient and not symmetric:
-            gradient_GD.addmm_(similarity_RG.T, query_RD)
+            add_weighted_sums_(gradient_GD, similarity_RG.T, query_rows, parts=gallery_parts)
         if query_gradient:
-            if within:
-                gradient_QD[rows].addmm_(similarity_RG, gallery_GD, alpha=2 if symmetric else 1)
-            else:
-                torch.mm(similarity_RG, gallery_GD, out=gradient_QD[rows])
-                through_norm_(gradient_QD[rows], query_RD, query.inverse_norm[rows], unit=True)
+            alpha, beta = 2 if symmetric else 1, int(within)
+            add_weighted_sums_(
+                gradient_QD[rows],
+                similarity_RG,
+                gallery_rows,
+                parts=query_parts,
+                alpha=alpha,
+                beta=beta,
+            )
+            if not within:
+                inverse_R = query.inverse_norm[rows]
+                through_norm_(gradient_QD[rows], query_rows.product(), inverse_R, unit=True)
     value = (
         torch.stack(values)
         if values
-        else queries.new_zeros((0, 1 + num_learned) if num_learned else 0)
+        else like.new_zeros((0, 1 + num_learned) if num_learned else 0)
     )
     value = (value if share is None else share.gather_blocks(value)).sum(dim=0)
     if averaged:
@@ -245,9 +261,9 @@ def value_and_gradients(
         gradient_QD = share.gather_rows(gradient_QD) if query_gradient else gradient_QD
         gradient_GD = all_reduce_(gradient_GD) if gallery_gradient else gradient_GD
     if gallery_gradient or (within and query_gradient):
-        through_norm_(gradient_GD, gallery_GD, other.inverse_norm, unit=True)
+        through_norm_(gradient_GD, gallery_rows.product(), other.inverse_norm, unit=True)
     if within:
-        return value, query.restore_order(gradient_GD), gallery[:0].clone()
+        return value, query.restore_order(gradient_GD), like.new_empty(0, dim)
     return (
         value,
         query.restore_order(gradient_QD) if query_gradient else gradient_QD,

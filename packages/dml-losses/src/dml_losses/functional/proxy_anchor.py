@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.functional.classes import class_inputs
+from dml_losses.arguments import check_batch, check_class_weights
 from dml_losses.functional.pair_operators import similarity_operator
 from dml_losses.functional.pairs import Block
+from dml_losses.functional.sphere import both_double
 
 
 def proxy_anchor(
@@ -41,13 +42,15 @@ def proxy_anchor(
         The loss, a scalar. If the batch has only one class, its proxy has no negatives and adds
         zero to the second sum.
     """
-    features_BD, labels, weights_CD = class_inputs(embeddings, labels, class_weights)
+    check_batch(embeddings, labels)
+    check_class_weights(embeddings, labels, class_weights)
+    weights_CD, features_BD = both_double(class_weights, embeddings)
     gradients = torch.is_grad_enabled()
     return _loss(
         weights_CD,
         torch.arange(weights_CD.shape[0], device=labels.device),
         features_BD,
-        labels,
+        labels.long(),
         False,
         gradients and weights_CD.requires_grad,
         gradients and features_BD.requires_grad,

@@ -23,6 +23,19 @@ def full_precision(x: torch.Tensor) -> torch.Tensor:
     return _widen(x, torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which numbers of a floating dtype are summed."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def clamp_to(gradient: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Convert a gradient to a dtype that can be narrower; see `full_precision`."""
+    if gradient.dtype == dtype:
+        return gradient
+    largest = torch.finfo(dtype).max
+    return gradient.clamp(-largest, largest).to(dtype)
+
+
 def _widen(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if x.dtype == dtype:
         return x
@@ -39,8 +52,7 @@ class _Widen(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        largest = torch.finfo(ctx.dtype).max
-        return gradient.clamp(-largest, largest).to(ctx.dtype), None
+        return clamp_to(gradient, ctx.dtype), None
 
 
 def unit_rows(x: torch.Tensor) -> torch.Tensor:
@@ -96,11 +108,17 @@ def through_norm_(
     return gradient_ND
 
 
+def both_double(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Convert both tensors to float64 if either is float64; otherwise return them."""
+    if torch.float64 not in (x.dtype, y.dtype):
+        return x, y
+    return _widen(x, torch.float64), _widen(y, torch.float64)
+
+
 def common_precision(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Convert both tensors to `full_precision`, or to float64 if either is float64."""
-    x, y = full_precision(x), full_precision(y)
-    dtype = torch.promote_types(x.dtype, y.dtype)
-    return _widen(x, dtype), _widen(y, dtype)
+    x, y = both_double(x, y)
+    return full_precision(x), full_precision(y)
 
 
 def cosines(x_ND: torch.Tensor, y_MD: torch.Tensor) -> torch.Tensor:

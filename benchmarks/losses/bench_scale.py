@@ -1,0 +1,108 @@
+"""Time a step of large batches and of many classes, compared with eager PyTorch, by dtype.
+
+    python benchmarks/losses/bench_scale.py [--device cuda] [--rows 512 16384 65536]
+        [--classes 100000 1000000] [--batch 1024]
+
+A step is a forward and a backward pass; the medians of five steps are printed. PyTorch multiplies
+normalised embeddings in their dtype, as autocast does, so that logits lose digits; it also builds
+all logits.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from bench_losses import SEED, step_of, time_in_turns
+from torch.nn.functional import cross_entropy, linear, normalize
+
+import dml_losses as dml
+
+DIM, TEMPERATURE = 512, 0.05
+
+
+class EagerSupCon(torch.nn.Module):
+    """The supervised contrastive loss in plain PyTorch."""
+
+    def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        unit_BD = normalize(embeddings)
+        logits_BB = (unit_BD @ unit_BD.T).float() / TEMPERATURE
+        itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+        positive_BB = (labels[:, None] == labels) & ~itself
+        log_p = logits_BB.masked_fill(itself, -torch.inf).log_softmax(dim=1)
+        return -(log_p.where(positive_BB, 0).sum(dim=1) / positive_BB.sum(dim=1)).mean()
+
+
+class EagerNormSoftmax(torch.nn.Module):
+    """The softmax of cosines in plain PyTorch."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.class_weights = torch.nn.Parameter(torch.randn(num_classes, DIM))
+
+    def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        weights_CD = normalize(self.class_weights).to(embeddings.dtype)
+        logits_BC = linear(normalize(embeddings), weights_CD).float() / TEMPERATURE
+        return cross_entropy(logits_BC, labels)
+
+
+def median_milliseconds(
+    make: Callable[[], torch.nn.Module], labels: torch.Tensor, dtype: torch.dtype
+) -> float | None:
+    """Time a step of the loss; None if the device's memory is too small."""
+    try:
+        step = step_of(make(), len(labels), labels, DIM, dtype)
+        return time_in_turns(5, step)[0]
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return None
+
+
+def show(
+    work: str,
+    labels: torch.Tensor,
+    ours: Callable[[], torch.nn.Module],
+    eager: Callable[[], torch.nn.Module],
+) -> None:
+    """Print a row of the table for each dtype."""
+    for dtype in (torch.float32, torch.bfloat16):
+        times = [median_milliseconds(make, labels, dtype) for make in (ours, eager)]
+        cells = ["out of memory" if each is None else f"{each:,.1f}" for each in times]
+        name = str(dtype).removeprefix("torch.")
+        print(f"| {work} | {name} | {cells[0]} | {cells[1]} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--rows", type=int, nargs="*", default=[512, 16_384, 65_536])
+    parser.add_argument("--classes", type=int, nargs="*", default=[100_000, 1_000_000])
+    parser.add_argument("--batch", type=int, default=1024, help="for classes")
+    arguments = parser.parse_args()
+    torch.set_default_device(arguments.device)
+    torch.manual_seed(SEED)
+    on_gpu = arguments.device == "cuda"
+    print(f"{torch.cuda.get_device_name() if on_gpu else 'CPU'}, torch {torch.__version__}\n")
+    print("| work | embeddings | ours, ms | PyTorch, ms |")
+    print("|---|---|---|---|")
+    for count in arguments.rows:
+        show(
+            f"SupCon, {count:,} rows",
+            torch.arange(count) // 4,
+            lambda: dml.SupCon(TEMPERATURE),
+            EagerSupCon,
+        )
+    for classes in arguments.classes:
+        show(
+            f"NormSoftmax, {classes:,} classes, {arguments.batch:,} rows",
+            torch.randint(0, classes, (arguments.batch,)),
+            lambda c=classes: dml.NormSoftmax(c, DIM, TEMPERATURE),  # type: ignore[misc]
+            lambda c=classes: EagerNormSoftmax(c),  # type: ignore[misc]
+        )
+
+
+if __name__ == "__main__":
+    main()
