@@ -67,10 +67,10 @@ def add_truth(parser: argparse.ArgumentParser) -> None:
     add("--exclude-self", action="store_true", help="query i excludes item i")
     add("--allowed", metavar="FILE", help=_ALLOWED)
     limit = (
-        "memory for rows and results, in addition to about 100 MiB; for example 4GB; default: "
-        "384MiB"
+        "memory for rows and results, in addition to about 200 MiB; for example 4GB; default: "
+        "256MiB"
     )
-    add("--memory", type=_bytes, default=_bytes("384MiB"), metavar="SIZE", help=limit)
+    add("--memory", type=_bytes, default=_bytes("256MiB"), metavar="SIZE", help=limit)
     parser.set_defaults(run=write_truth)
 
 
