@@ -17,6 +17,14 @@ from torch import nn
 from torch._library.custom_ops import CustomOpDef
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from dml_losses.functional.products import (
+    add_weighted_sums_,
+    multiply,
+    parts_for_gradient,
+    unit_factor,
+)
+from dml_losses.functional.sphere import inverse_norms
+
 CLASSES, DIM = 5, 6
 # `torch.unique` isn't defined for fake tensors, and copying a module would read the tensors'
 # memory.
@@ -42,6 +50,12 @@ def fakes_need_a_driver() -> bool:
     return False
 
 
+needs_fakes = pytest.mark.skipif(
+    fakes_need_a_driver(),
+    reason=f"torch {torch.__version__} indexes no fake tensor without a GPU's driver",
+)
+
+
 @pytest.fixture
 def _see_inside_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the bodies of the losses' operators, which fake tensors would skip."""
@@ -53,10 +67,7 @@ def _see_inside_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CustomOpDef, "__call__", body)
 
 
-@pytest.mark.skipif(
-    fakes_need_a_driver(),
-    reason=f"torch {torch.__version__} indexes no fake tensor without a GPU's driver",
-)
+@needs_fakes
 @pytest.mark.usefixtures("_see_inside_operators")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in NOT_FAKED])
@@ -77,6 +88,20 @@ def test_a_loss_computes_on_the_device_of_the_embeddings(
         for _ in range(4):  # memories are used from the second call on
             value = loss(x, y)
             assert (value.device, value.dtype) == (x.device, torch.float32)
+
+
+@needs_fakes
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_gpu_multiplies_half_precision_and_reads_no_number(dtype: torch.dtype) -> None:
+    with FakeTensorMode(), torch.device("cuda"):
+        x, y = torch.randn(4, 8, dtype=dtype), torch.randn(6, 8)
+        for rows, others in ((x, x), (x, y), (y, x)):
+            factors = [unit_factor(side, inverse_norms(side.float())) for side in (rows, others)]
+            product = multiply(*factors)
+            assert (product.dtype, product.device.type) == (torch.float32, "cuda")
+            sums, parts = torch.empty(len(rows), 8), parts_for_gradient(rows, others)
+            assert parts
+            add_weighted_sums_(sums, product, factors[1], parts=parts, beta=0)
 
 
 def test_a_tensor_on_another_device_is_found() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dml_losses.functional import products
 from dml_losses.functional.products import (
@@ -80,13 +79,12 @@ def test_the_length_of_rows_does_not_matter(scale: float, seen: list[torch.dtype
     torch.testing.assert_close(multiply(factor(x), factor(y)).double(), expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("size", [0.0, 1e30])
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float16, 0.0), (torch.bfloat16, 0.0), (torch.bfloat16, 1e30)]
+)
 def test_a_row_without_direction_has_cosines_of_zero(
     dtype: torch.dtype, size: float, seen: list[torch.dtype]
 ) -> None:
-    if dtype == torch.float16 and size:
-        pytest.skip("float16 ends at 65,504")
     x = rows(3, dtype, 5)
     x[1] = size
     assert torch.equal(multiply(factor(x), factor(x))[1], torch.zeros(3))
@@ -115,20 +113,6 @@ def test_half_precision_alone_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parts_for_gradient(wide, wide) == 0
     assert parts_for_gradient(narrow, wide) == 2
     assert parts_for_gradient(wide, narrow) == 3
-
-
-@pytest.mark.parametrize("dtype", HALF)
-def test_a_gpu_is_asked_for_products_in_half_precision(dtype: torch.dtype) -> None:
-    """Fake tensors check arguments as on a GPU, and that nothing is read from the device."""
-    with FakeTensorMode(), torch.device("cuda"):
-        x, y = torch.randn(4, 8, dtype=dtype), torch.randn(6, 8)
-        for narrow, other in ((x, x), (x, y), (y, x)):
-            product = multiply(factor(narrow), factor(other))
-            assert (product.dtype, product.device.type) == (torch.float32, "cuda")
-            sums = torch.empty(len(narrow), 8)
-            add_weighted_sums_(
-                sums, product, factor(other), parts=parts_for_gradient(narrow, other), beta=0
-            )
 
 
 def test_a_cpu_has_no_tensor_cores() -> None:
