@@ -18,7 +18,7 @@ DOCS = [page for page in sorted(ROOT.glob("docs/**/*.md")) if page.parent.name !
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("packages/*/README.md")), *DOCS]
 # Peers that are too large for the development environment. Pages that use a peer only run if it is
 # installed.
-LARGE = ("oml", "sentence_transformers")
+LARGE = ("mteb", "oml", "sentence_transformers")
 PROGRAMS = sorted(ROOT.glob("examples/*.py"))
 FOLDERS = sorted(path.parent for path in ROOT.glob("examples/*/README.md"))
 
