@@ -35,6 +35,7 @@ pub enum Rows<'py> {
     F16(PyReadonlyArray2<'py, f16>),
     F32(PyReadonlyArray2<'py, f32>),
     F64(PyReadonlyArray2<'py, f64>),
+    I8(PyReadonlyArray2<'py, i8>),
 }
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Rows<'py> {
@@ -54,10 +55,12 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Rows<'py> {
             Ok(Rows::F64(x))
         } else if let Ok(x) = object.extract() {
             Ok(Rows::F16(x))
+        } else if let Ok(x) = object.extract() {
+            Ok(Rows::I8(x))
         } else {
             Err(PyTypeError::new_err(format!(
-                "got an array of {} dimensions and dtype {}; expected two dimensions, and float16, \
-                 float32 or float64",
+                "got an array of {} dimensions and dtype {}; expected two dimensions, and int8, \
+                 float16, float32 or float64",
                 array.ndim(),
                 array.dtype()
             )))
@@ -110,6 +113,16 @@ impl Items<'_> {
         }
     }
 
+    /// Views the items under a similarity: unless it is "hamming", bytes are vectors.
+    pub fn view_under(&self, similarity: &str) -> Sides<'_> {
+        match self {
+            Items::Codes(bytes) if similarity != "hamming" => {
+                Sides::Rows(Matrix::U8(bytes.as_array()))
+            }
+            _ => self.view(),
+        }
+    }
+
     /// Views the items as a matrix. Codes become rows of `bits` numbers, 0 or 1.
     pub fn matrix(&self, bits: usize) -> PyResult<Matrix<'_>> {
         match self {
@@ -132,6 +145,7 @@ impl Rows<'_> {
             Rows::F16(x) => Matrix::F16(x.as_array()),
             Rows::F32(x) => Matrix::F32(x.as_array()),
             Rows::F64(x) => Matrix::F64(x.as_array()),
+            Rows::I8(x) => Matrix::I8(x.as_array()),
         }
     }
 }

@@ -106,9 +106,11 @@ pub fn knn<'py>(
     let mut options = required(options)?;
     let progress = options.progress.take();
     let (filter, similarity) = (options.filter()?, options.similarity.as_str());
-    let (gallery, shape) = (gallery.as_ref().map(Items::view), (queries.view().len(), k));
+    let view = |items| Items::view_under(items, similarity);
+    let (queries, gallery) = (view(&queries), gallery.as_ref().map(view));
+    let shape = (queries.len(), k);
     let how = (NAMES, options.threads, progress);
-    match queries.view() {
+    match queries {
         Sides::Rows(rows) => fill(py, shape, how, |control, similarities, indices| {
             let how =
                 (similarity.parse()?, trial::screen_or(Precision::SixteenBit), trial::kernel()?);
@@ -148,8 +150,9 @@ pub fn range_search<'py>(
     let progress = options.progress.take();
     let (filter, similarity, threads) =
         (options.filter()?, options.similarity.as_str(), options.threads);
-    let gallery = gallery.as_ref().map(Items::view);
-    match queries.view() {
+    let view = |items| Items::view_under(items, similarity);
+    let (queries, gallery) = (view(&queries), gallery.as_ref().map(view));
+    match queries {
         Sides::Rows(rows) => {
             let found = run(py, NAMES, threads, progress, |control| {
                 let space = dense(rows, gallery, similarity, control)?;
@@ -211,8 +214,8 @@ pub fn index_recall<'py>(
     let progress = options.progress.take();
     let (filter, similarity, threads) =
         (options.filter()?, options.similarity.as_str(), options.threads);
-    let (found, queries, gallery) =
-        (found.as_array(), queries.view(), gallery.as_ref().map(Items::view));
+    let view = |items| Items::view_under(items, similarity);
+    let (found, queries, gallery) = (found.as_array(), view(&queries), gallery.as_ref().map(view));
     let (recall, mean) = run(py, NAMES, threads, progress, |control| {
         let recall = match queries {
             Sides::Rows(rows) => {

@@ -198,7 +198,7 @@ impl<'a> Dense<'a> {
         let first = sums.len();
         sums.try_resize(first + pairs.len(), 0.0)?;
         let sums = &mut sums[first..];
-        if self.sum_in_place(pairs, sums) {
+        if self.sum_in_place(pairs, sums) || self.sum_bytes(pairs, sums) {
             return Ok(());
         }
         let Scratch { query, other } = scratch;
@@ -241,6 +241,29 @@ impl<'a> Dense<'a> {
         true
     }
 
+    /// Computes the sums from rows of bytes in place, or returns false if a row is of a different
+    /// type.
+    fn sum_bytes(&self, pairs: &[(u32, u32)], sums: &mut [f64]) -> bool {
+        let is_distance = self.similarity == Similarity::Euclidean;
+        for (&(query, item), sum) in pairs.iter().zip(sums) {
+            let rows =
+                (self.queries.bytes_of(query as usize), self.gallery.bytes_of(item as usize));
+            let (Some(query), Some(item)) = rows else { return false };
+            *sum = if is_distance {
+                self.kernel.vectorize(
+                    #[inline(always)]
+                    || query.squared_distance(item),
+                )
+            } else {
+                self.kernel.vectorize(
+                    #[inline(always)]
+                    || query.dot(item),
+                )
+            };
+        }
+        true
+    }
+
     /// Prefetches a row into the caches if it exists and is float32.
     #[inline(always)]
     pub(super) fn prefetch(&self, side: Side, row: usize) {
@@ -277,6 +300,12 @@ impl<'a> Dense<'a> {
         if let Some(numbers) = self.matrix(side).slice32(row) {
             out.clear();
             return out.try_extend(numbers.iter().map(|v| f64::from(*v) * factor));
+        }
+        if let Some(bytes) = self.matrix(side).bytes_of(row) {
+            out.try_resize(self.dim(), 0.0)?;
+            let out = &mut out[..];
+            bytes.for_each(|i, v| out[i] = v * factor);
+            return Ok(());
         }
         self.widen(side, row, out)?;
         for v in out {

@@ -3,6 +3,9 @@
 
 use half::f16;
 use ndarray::ArrayView2;
+
+use crate::rows::byte_rows::ByteRow;
+
 /// Rows that can be read one by one, widened exactly to float64.
 pub trait Source: Sync + std::fmt::Debug {
     /// Returns the number of rows.
@@ -28,6 +31,10 @@ pub enum Matrix<'a> {
     F32(ArrayView2<'a, f32>),
     /// Double precision.
     F64(ArrayView2<'a, f64>),
+    /// Signed bytes.
+    I8(ArrayView2<'a, i8>),
+    /// Unsigned bytes.
+    U8(ArrayView2<'a, u8>),
     /// Packed bits, to be read as numbers 0 and 1, with the number of bits per row.
     Bits(ArrayView2<'a, u8>, usize),
     /// Rows that are derived from other rows.
@@ -41,6 +48,8 @@ impl Matrix<'_> {
             Matrix::F16(x) => Matrix::F16(x.view()),
             Matrix::F32(x) => Matrix::F32(x.view()),
             Matrix::F64(x) => Matrix::F64(x.view()),
+            Matrix::I8(x) => Matrix::I8(x.view()),
+            Matrix::U8(x) => Matrix::U8(x.view()),
             Matrix::Bits(x, dim) => Matrix::Bits(x.view(), *dim),
             Matrix::Derived(source) => Matrix::Derived(*source),
         }
@@ -53,6 +62,8 @@ impl Source for Matrix<'_> {
             Matrix::F16(x) => x.nrows(),
             Matrix::F32(x) => x.nrows(),
             Matrix::F64(x) => x.nrows(),
+            Matrix::I8(x) => x.nrows(),
+            Matrix::U8(x) => x.nrows(),
             Matrix::Bits(x, _) => x.nrows(),
             Matrix::Derived(source) => source.rows(),
         }
@@ -63,6 +74,8 @@ impl Source for Matrix<'_> {
             Matrix::F16(x) => x.ncols(),
             Matrix::F32(x) => x.ncols(),
             Matrix::F64(x) => x.ncols(),
+            Matrix::I8(x) => x.ncols(),
+            Matrix::U8(x) => x.ncols(),
             Matrix::Bits(_, dim) => *dim,
             Matrix::Derived(source) => source.dim(),
         }
@@ -70,7 +83,8 @@ impl Source for Matrix<'_> {
 
     fn is_double(&self) -> bool {
         match self {
-            Matrix::F16(_) | Matrix::F32(_) | Matrix::Bits(..) => false,
+            Matrix::F16(_) | Matrix::F32(_) => false,
+            Matrix::I8(_) | Matrix::U8(_) | Matrix::Bits(..) => false,
             Matrix::F64(_) => true,
             Matrix::Derived(source) => source.is_double(),
         }
@@ -81,6 +95,8 @@ impl Source for Matrix<'_> {
             Matrix::F16(x) => 2 * x.len(),
             Matrix::F32(x) => 4 * x.len(),
             Matrix::F64(x) => 8 * x.len(),
+            Matrix::I8(x) => x.len(),
+            Matrix::U8(x) => x.len(),
             Matrix::Bits(x, _) => x.len(),
             Matrix::Derived(source) => source.bytes(),
         }
@@ -91,6 +107,8 @@ impl Source for Matrix<'_> {
             Matrix::F16(x) => copy(x, row, out, |v| f64::from(widen_half(v))),
             Matrix::F32(x) => copy(x, row, out, f64::from),
             Matrix::F64(x) => copy(x, row, out, |v| v),
+            Matrix::I8(x) => copy(x, row, out, f64::from),
+            Matrix::U8(x) => copy(x, row, out, f64::from),
             Matrix::Bits(x, _) => {
                 for (i, o) in out.iter_mut().enumerate() {
                     *o = f64::from(x[(row, i / 8)] >> (7 - i % 8) & 1);
@@ -104,7 +122,20 @@ impl Source for Matrix<'_> {
         match self {
             Matrix::F32(x) => contiguous(x, row),
             Matrix::Derived(source) => source.slice32(row),
-            Matrix::F16(_) | Matrix::F64(_) | Matrix::Bits(..) => None,
+            Matrix::F16(_) | Matrix::F64(_) => None,
+            Matrix::I8(_) | Matrix::U8(_) | Matrix::Bits(..) => None,
+        }
+    }
+}
+
+impl Matrix<'_> {
+    /// Returns row `row` in place, if it consists of bytes and is contiguous.
+    #[inline(always)]
+    pub(crate) fn bytes_of(&self, row: usize) -> Option<ByteRow<'_>> {
+        match self {
+            Matrix::I8(x) => contiguous(x, row).map(ByteRow::Signed),
+            Matrix::U8(x) => contiguous(x, row).map(ByteRow::Unsigned),
+            _ => None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Rows as they lie in memory, packed panels, and the spaces used to compare rows.
 
 pub(crate) mod abridged;
+mod byte_rows;
 pub(crate) mod classes;
 pub(crate) mod codes;
 pub(crate) mod comparable;

@@ -56,6 +56,13 @@ pub(crate) fn validate(
         }
         buffer.try_resize(matrix.dim(), 0.0)?;
         for (i, out) in squares.iter_mut().enumerate() {
+            if let Some(row) = matrix.bytes_of(chunk * ROWS + i) {
+                *out = kernel.vectorize(
+                    #[inline(always)]
+                    || row.dot(row),
+                );
+                continue;
+            }
             matrix.widen(chunk * ROWS + i, buffer);
             if rescales(matrix, similarity) {
                 rescale(buffer);

@@ -76,18 +76,21 @@ def to_sides(
     names: tuple[str, str] = ("queries", "gallery"),
     *,
     may_be_empty: bool = False,
+    widens: bool = True,
 ) -> Sides:
     """Check the similarity and the rows of both sides: codes for ``"hamming"``, otherwise floats.
 
     Errors use `names` for the arguments. If `may_be_empty` and there is a gallery, there can be 0
-    queries.
+    queries. int8 and uint8 vectors become float32, unless `widens` is False.
     """
     one_of(similarity, "similarity", SIMILARITIES)
     may_be_empty = may_be_empty and gallery is not None
-    queries_QD = check_rows(queries, names[0], similarity, "queries", may_be_empty=may_be_empty)
+    queries_QD = check_rows(
+        queries, names[0], similarity, "queries", may_be_empty=may_be_empty, widens=widens
+    )
     if gallery is None:
         return Sides(queries_QD, None)
-    gallery_GD = check_rows(gallery, names[1], similarity, "items")
+    gallery_GD = check_rows(gallery, names[1], similarity, "items", widens=widens)
     if gallery_GD.shape[1] != queries_QD.shape[1]:
         raise ValueError(
             f"{names[1]} has shape {gallery_GD.shape}; expected ({len(gallery_GD)}, "

@@ -217,7 +217,9 @@ def check_search(
     """Check the arguments that searches share; return the number of queries, k, and parts to
     search.
     """
-    sides = arguments.to_sides(queries, gallery, similarity, may_be_empty=may_be_empty)
+    sides = arguments.to_sides(
+        queries, gallery, similarity, may_be_empty=may_be_empty, widens=False
+    )
     n_queries, n_items = len(sides.queries), len(sides.items)
     k, own_Q, _ = check_neighbours(k, exclude, exclude_self, n_queries, n_items)
     options: dict[str, Any] = {

@@ -131,6 +131,11 @@ impl Dense<'_> {
                             self.kernel.vectorize(|| {
                                 numbers.for_each(|(single, half)| *single = widen_half(*half))
                             });
+                        } else if let Some(bytes) = self.gallery.bytes_of(at + i) {
+                            self.kernel.vectorize(
+                                #[inline(always)]
+                                || bytes.for_each(|i, v| row[i] = v as f32),
+                            );
                         } else {
                             self.gallery.widen(at + i, wide);
                             row.iter_mut()
