@@ -67,6 +67,62 @@ def test_neighbours_are_those_of_python_integers(
         ]
 
 
+@given(
+    st.sampled_from([np.int8, np.uint8]), st.sampled_from([np.int8, np.uint8, np.float32]),
+    st.sampled_from(["cosine", "dot", "euclidean"]),
+    st.integers(1, 70), st.integers(0, 2**32), st.sampled_from(screens()),
+    st.sampled_from([0, 32]), st.sampled_from([None, 0, 2**40]),
+)  # fmt: skip
+def test_bytes_in_place_have_the_bits_of_float32_copies(
+    dtype: Any, other: Any, similarity: Any, dim: int, seed: int, screen: tuple[str, str],
+    few_queries: int, tables: int | None,
+) -> None:  # fmt: skip
+    gallery, queries = rows(dtype, 60, dim, seed), rows(np.int8, 5, dim, seed + 1).astype(other)
+    if similarity == "cosine":
+        gallery[:, 0], queries[:, 0] = 1, 1
+    sizes = {"few_items": 0, "few_queries": few_queries, "directions": 0}
+    both: dict[Any, list[np.ndarray]] = {}
+    for kind in ("bytes", "float32"):
+        q, g = (queries, gallery)
+        if kind == "float32":
+            q, g = q.astype(np.float32), g.astype(np.float32)
+        options: Any = {"similarity": similarity, "exclude": np.array([3, -1, 7, 7, 59])}
+        with trial(
+            kernel=screen[0], screen=screen[1], guessed_neighbours=1, table_neighbours=tables,
+            **sizes,
+        ):  # fmt: skip
+            found = knn(q, g, 11, **options)
+            own = knn(g, None, 3, similarity=similarity)
+            strided = knn(q[:, ::2], g[::2, ::2], 4, similarity=similarity)
+            ranged = range_search(q, g, float(found[0][0, 5]), similarity=similarity)
+        both[kind] = [*found, *own, *strided, *ranged]
+    for found, expected in zip(both["bytes"], both["float32"], strict=True):
+        assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("similarity", ["dot", "euclidean"])
+def test_sums_of_the_widest_extreme_rows_are_exact(similarity: Any) -> None:
+    dim = 65_536
+    x = np.zeros((40, dim), np.uint8)
+    x[:20], x[20, :-1], x[21:30, 0] = 255, 255, np.arange(1, 10)
+    y = np.full((2, dim), -128, np.int8)
+    with trial(few_items=0, few_queries=0, directions=0):
+        scores, found = knn(y, x, 40, similarity=similarity)
+    wide = x.astype(np.int64)
+    keys = -((wide + 128) ** 2).sum(1) if similarity == "euclidean" else -128 * wide.sum(1)
+    order = np.lexsort((np.arange(40), -keys))
+    assert found.tolist() == [order.tolist()] * 2
+    assert scores.tolist() == [keys[order].astype(np.float32).tolist()] * 2
+
+
+def test_a_zero_row_has_no_cosine_and_is_named() -> None:
+    x = rows(np.uint8)
+    x[17] = 0
+    for vectors in (x, x.astype(np.float32)):
+        with pytest.raises(ValueError, match=r"17"):
+            knn(vectors, None, 3, similarity="cosine")
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
 def test_each_function_takes_bytes_as_vectors_if_a_similarity_is_given(
