@@ -71,7 +71,7 @@ def multiply(x: Rows, y: Rows) -> torch.Tensor:
             products_NM = x.numbers.to(dtype) @ y.numbers.to(dtype).T
         elif x.numbers.dtype == y.numbers.dtype:
             products_NM = multiply_halves(x.numbers, y.numbers.T)
-        else:  # one product, in which the D numbers of all pairs of parts follow each other
+        else:  # one product: the D numbers of a pair of parts follow those of the previous pair
             pairs = _pair_parts(x.numbers, y.numbers, 3)
             left, right = (torch.cat(side, dim=1) for side in zip(*pairs, strict=True))
             products_NM = multiply_halves(left, right.T)
@@ -149,7 +149,7 @@ def _pair_parts(
 
 
 def _split(x: torch.Tensor, most: int) -> list[torch.Tensor]:
-    """Split numbers into at most this many bfloat16 numbers that add up to them, the largest
+    """Split numbers into at most `most` bfloat16 numbers that add up to them, the largest
     first.
     """
     parts, rest = [], x
