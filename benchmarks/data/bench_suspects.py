@@ -1,4 +1,4 @@
-"""Measure how well wrong labels are found, beside cleanlab 2.9 with the same votes.
+"""Measure how well wrong labels are found, compared with cleanlab 2.9 and the same votes.
 
     python benchmarks/data/bench_suspects.py glyphs CACHE
     python benchmarks/data/bench_suspects.py pictures/units CACHE

@@ -28,7 +28,8 @@ from dml_train.report.rendering import select_evenly, write_page
 MOST_ITEMS = 20_000  # on the page
 _LISTED = 200  # maximum number of suspects, pairs or outliers
 _TILES = 16  # pictures per row and column of a sheet
-# The longer side of pictures in pixels, by the number of items: a page has at most about 60 MB.
+# The longer side of pictures in pixels, by the number of items: crops of photographs take 13 to 21
+# MB.
 _SIDES = ((2_000, 192), (6_000, 112), (MOST_ITEMS, 64))
 _MEASURED = 32  # pictures whose size is looked at
 _QUALITY = 75
