@@ -7,7 +7,7 @@
 
 `memory` searches arrays: times are processor time of one thread, the minimum of two runs, and
 ratios are to `knn` of the same float32 rows. `mapped` searches a temporary file, once, by the
-command `dml-eval truth` and by faiss in blocks; each runs in its own process.
+command `dml-eval truth` and by faiss in blocks, in separate processes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from dml_eval_rs import Labels, knn
 from dml_eval_rs.__main__ import main as command
 from dml_eval_rs.inputs.files import load_array, save_array
 
-# By default, faiss 1.15 uses a BLAS library from 128,000 queries on; with AVX2 alone, its own
-# product took 28 ns per pair of 96 numbers, with BLAS 4 ns.
+# By default, faiss 1.15 uses a BLAS library from 128,000 queries on. With AVX2, a pair of 96
+# numbers took 28 ns without BLAS, and 4 ns with it.
 faiss.cvar.distance_compute_blas_threshold = 20
 TIMES = 2
 BLOCK = 1_000_000  # rows that are drawn, or searched by faiss, at a time

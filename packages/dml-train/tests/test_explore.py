@@ -252,7 +252,7 @@ def test_an_address_opens_the_item_that_it_names(visit):
     page = visit("#item=15")
     assert "apple" in page.inner_text("#panel h2")
     assert "015.png" in page.inner_text("#panel")
-    page = visit("#item=999")  # an address of another page
+    page = visit("#item=999")  # an address of a different page
     assert "60 items" in page.inner_text("#panel")
 
 

@@ -71,7 +71,7 @@ def multiply(x: Rows, y: Rows) -> torch.Tensor:
             products_NM = x.numbers.to(dtype) @ y.numbers.to(dtype).T
         elif x.numbers.dtype == y.numbers.dtype:
             products_NM = multiply_halves(x.numbers, y.numbers.T)
-        else:  # one product: the D numbers of a pair of parts follow those of the previous pair
+        else:  # one product, in which all pairs of parts follow each other
             pairs = _pair_parts(x.numbers, y.numbers, 3)
             left, right = (torch.cat(side, dim=1) for side in zip(*pairs, strict=True))
             products_NM = multiply_halves(left, right.T)

@@ -24,7 +24,7 @@ def full_precision(x: torch.Tensor) -> torch.Tensor:
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which numbers of a floating dtype are summed."""
+    """Return the dtype to sum numbers of a floating dtype."""
     return torch.promote_types(dtype, torch.float32)
 
 
