@@ -58,9 +58,12 @@ def test_a_port_of_another_server_is_named(answer, monkeypatch):
         thread.join()
 
 
-def test_ctrl_c_while_ray_starts_waits_until_ray_can_be_shut_down(monkeypatch):
+def test_ctrl_c_while_ray_starts_waits_until_ray_can_be_shut_down(monkeypatch, request):
     import ray
 
+    # A shell starts background jobs with this signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     calls = []
 
     def init(**options):
