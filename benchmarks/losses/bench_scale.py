@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from bench_losses import SEED, step_of, time_in_turns
@@ -92,15 +93,15 @@ def main() -> None:
         show(
             f"SupCon, {count:,} rows",
             torch.arange(count) // 4,
-            lambda: dml.SupCon(TEMPERATURE),
+            partial(dml.SupCon, TEMPERATURE),
             EagerSupCon,
         )
     for classes in arguments.classes:
         show(
             f"NormSoftmax, {classes:,} classes, {arguments.batch:,} rows",
             torch.randint(0, classes, (arguments.batch,)),
-            lambda c=classes: dml.NormSoftmax(c, DIM, TEMPERATURE),  # type: ignore[misc]
-            lambda c=classes: EagerNormSoftmax(c),  # type: ignore[misc]
+            partial(dml.NormSoftmax, classes, DIM, TEMPERATURE),
+            partial(EagerNormSoftmax, classes),
         )
 
 

@@ -54,8 +54,8 @@ def table(x: Any, similarity: Any = "cosine") -> Any:
     return Table()
 
 
-def task(queries: Any, documents: Any, labels: Any, *, own: bool = False, **options: Any) -> Any:
-    """Make a task in which items match if labels are equal; if `own`, a query matches itself."""
+def task(queries: Any, documents: Any, labels: Any, *, keeps: bool = False, **options: Any) -> Any:
+    """Make a task whose items match if labels are equal; if `keeps`, a query matches itself."""
     from datasets import Dataset
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.abstasks.task_metadata import TaskMetadata
@@ -68,7 +68,7 @@ def task(queries: Any, documents: Any, labels: Any, *, own: bool = False, **opti
 
     def relevant(query: int) -> dict[str, int]:
         found = [item for item in documents if labels[item] == labels[query]]
-        return {name(item): 1 for item in found if own or item != query}
+        return {name(item): 1 for item in found if keeps or item != query}
 
     class Items(AbsTaskRetrieval):  # type: ignore[misc]
         metadata = TaskMetadata(
@@ -180,7 +180,7 @@ def test_copies_are_dropped_by_id_or_by_rank_as_the_task_says() -> None:
     x[1:80:2] = x[0:80:2]
     model = SearchEncoderWrapper(table(x))
     by_id = measure(model, task(rows, rows, LABELS, ignore_identical_ids=True))
-    by_rank = measure(model, task(rows, rows, LABELS, own=True, skip_first_result=True))
+    by_rank = measure(model, task(rows, rows, LABELS, keeps=True, skip_first_result=True))
     expected = evaluate(x, LABELS, metrics=("recall@1",))["recall@1"]
     # mteb rounds to five digits.
     assert by_id["hit_rate_at_1"] == pytest.approx(expected, abs=1e-5)

@@ -7,7 +7,7 @@ import torch
 
 from dml_losses.functional import products
 from dml_losses.functional.products import (
-    Rows,
+    Factor,
     add_weighted_sums_,
     multiply,
     parts_for_gradient,
@@ -33,7 +33,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
     return dtypes
 
 
-def factor(x: torch.Tensor) -> Rows:
+def factor(x: torch.Tensor) -> Factor:
     return unit_factor(x, inverse_norms(x.float()))
 
 

@@ -41,7 +41,7 @@ from dml_losses.functional.margins import (
     turn,
 )
 from dml_losses.functional.products import (
-    Rows,
+    Factor,
     add_weighted_sums_,
     multiply,
     parts_for_gradient,
@@ -118,9 +118,10 @@ def cosine_softmax(
     first = None if isinstance(class_weights, (torch.Tensor, Virtual)) else class_weights.first
     sharded = first is not None
     most = _KEPT_ELEMENTS.get(weights.device.type, 2**26) if torch.is_grad_enabled() else 0
-    factor = Rows(rows_ND)
+    factor = Factor(rows_ND)
     with torch.no_grad():
-        if normalise is unit_rows and rows.dtype == torch.float32 and not constant_rows.shape[0]:
+        is_half = embeddings.dtype != rows.dtype == torch.float32
+        if is_half and normalise is unit_rows and not constant_rows.shape[0]:
             factor = unit_factor(embeddings, inverse_norms(rows))
         column_NK = (labels[:, None] - (first or 0)) * centers_per_class
         column_NK = column_NK + torch.arange(centers_per_class, device=labels.device)
@@ -204,9 +205,13 @@ class _Comparison(NamedTuple):
     scale: float
     normalise_weights: bool
 
-    def rows(self) -> Rows:
+    def factor(self) -> Factor:
         """Return the rows as factors of products."""
-        return Rows(self.rows_ND) if self.half_ND is None else Rows(self.half_ND, self.half_scale_N)
+        return (
+            Factor(self.rows_ND)
+            if self.half_ND is None
+            else Factor(self.half_ND, self.half_scale_N)
+        )
 
     def pass_over(
         self, kept_NC: torch.Tensor | None = None
@@ -235,7 +240,7 @@ class _Comparison(NamedTuple):
                 torch.mm(self.rows_ND[rows], self.weights_CD[columns].T, out=logits_RL)
                 logits_RL.mul_(slopes * self.scale)
             else:
-                dot_RL = multiply(self.rows().select(rows), Rows(self.weights_CD[columns]))
+                dot_RL = multiply(self.factor().select(rows), Factor(self.weights_CD[columns]))
                 torch.mul(dot_RL, slopes * self.scale, out=logits_RL)
             if centers > 1:
                 keep_nearest_centers_(logits_RL, centers)
@@ -344,7 +349,7 @@ def _differentiate(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
             _put_(block_NL, own.nearest_N1 - columns.start, own.pull_N1 * total_N1)
             yield columns, block_NL
 
-    numbers_ND, scale_N = own.rows()
+    numbers_ND, scale_N = own.factor()
     row_parts = parts_for_gradient(numbers_ND, own.weights_CD)
     weight_parts = parts_for_gradient(own.weights_CD, numbers_ND)
 
@@ -355,9 +360,9 @@ def _differentiate(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
             yield slice(start, start + step), kept_NC[:, start : start + step]
 
     if scale_N is None:
-        pushing = Rows(numbers_ND * push_N1)
+        pushing = Factor(numbers_ND * push_N1)
     else:
-        pushing = Rows(numbers_ND, scale_N * push_N1.squeeze(1))
+        pushing = Factor(numbers_ND, scale_N * push_N1.squeeze(1))
     for columns, block_NL in read() if kept_NC.shape[0] else derive():
         weights_LD = own.weights_CD[columns]
         if weights_move:
@@ -367,7 +372,7 @@ def _differentiate(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
                 through_norm_(gradient_LD, weights_LD, own.inverse_norm_C[columns], unit=False)
         if rows_move:
             add_weighted_sums_(
-                rows_gradient_ND[:batch], block_NL[:batch], Rows(weights_LD), parts=row_parts
+                rows_gradient_ND[:batch], block_NL[:batch], Factor(weights_LD), parts=row_parts
             )
     return weights_gradient_CD, rows_gradient_ND.mul_(push_N1[: rows_gradient_ND.shape[0]])
 

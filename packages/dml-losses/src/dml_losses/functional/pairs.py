@@ -24,7 +24,7 @@ import torch
 
 from dml_losses.exchange import BlocksOfRank, all_reduce_
 from dml_losses.functional.products import (
-    Rows,
+    Factor,
     add_weighted_sums_,
     multiply,
     parts_for_gradient,
@@ -104,7 +104,7 @@ class _Side:
             rows, labels = rows[order], labels[order]
         return cls(order, rows, labels, inverse_norms(rows.to(at_least_float32(rows.dtype))))
 
-    def unit(self, rows: slice = slice(None)) -> Rows:
+    def unit(self, rows: slice = slice(None)) -> Factor:
         return unit_factor(self.rows[rows], self.inverse_norm[rows])
 
     def restore_order(self, gradient: torch.Tensor) -> torch.Tensor:

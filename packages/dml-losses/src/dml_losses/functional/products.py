@@ -23,8 +23,8 @@ _HALF = (torch.float16, torch.bfloat16)
 _PARTS = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3}
 
 
-class Rows(NamedTuple):
-    """Rows as factors of products: `numbers` times `scale`.
+class Factor(NamedTuple):
+    """Rows to multiply: `numbers` times `scale`.
 
     Args:
         numbers: (N, D).
@@ -34,16 +34,16 @@ class Rows(NamedTuple):
     numbers: torch.Tensor
     scale: torch.Tensor | None = None
 
-    def select(self, rows: slice) -> Rows:
+    def select(self, rows: slice) -> Factor:
         """Return some of the rows."""
-        return Rows(self.numbers[rows], None if self.scale is None else self.scale[rows])
+        return Factor(self.numbers[rows], None if self.scale is None else self.scale[rows])
 
     def product(self) -> torch.Tensor:
         """Return numbers times scale, (N, D), in at least float32."""
         return self.numbers if self.scale is None else self.numbers * self.scale[:, None]
 
 
-def unit_factor(x_ND: torch.Tensor, inverse_norm_N: torch.Tensor) -> Rows:
+def unit_factor(x_ND: torch.Tensor, inverse_norm_N: torch.Tensor) -> Factor:
     """Return unit rows as factors: rows in half precision keep their digits, and get a scale.
 
     The norms of bfloat16 rows are first changed to [1, 2) by powers of two, so that the product of
@@ -55,15 +55,15 @@ def unit_factor(x_ND: torch.Tensor, inverse_norm_N: torch.Tensor) -> Rows:
         inverse_norm_N: (N,), in at least float32; see `inverse_norms`.
     """
     if x_ND.dtype not in _HALF:
-        return Rows(x_ND * inverse_norm_N[:, None])
+        return Factor(x_ND * inverse_norm_N[:, None])
     if x_ND.dtype == torch.float16:
-        return Rows(x_ND, inverse_norm_N)
+        return Factor(x_ND, inverse_norm_N)
     scale_N = torch.frexp(inverse_norm_N).mantissa  # in [1/2, 1), or 0
     power_N = torch.where(scale_N > 0, inverse_norm_N / scale_N, 0)
-    return Rows((x_ND.float() * power_N[:, None]).to(x_ND.dtype), scale_N)
+    return Factor((x_ND.float() * power_N[:, None]).to(x_ND.dtype), scale_N)
 
 
-def multiply(x: Rows, y: Rows) -> torch.Tensor:
+def multiply(x: Factor, y: Factor) -> torch.Tensor:
     """Compute all inner products of rows, (N, M), in at least float32."""
     with torch.autocast(x.numbers.device.type, enabled=False):
         if not _use_halves(x.numbers, y.numbers):
@@ -71,7 +71,7 @@ def multiply(x: Rows, y: Rows) -> torch.Tensor:
             products_NM = x.numbers.to(dtype) @ y.numbers.to(dtype).T
         elif x.numbers.dtype == y.numbers.dtype:
             products_NM = multiply_halves(x.numbers, y.numbers.T)
-        else:  # one product, in which all pairs of parts follow each other
+        else:  # a single product for all pairs of parts
             pairs = _pair_parts(x.numbers, y.numbers, 3)
             left, right = (torch.cat(side, dim=1) for side in zip(*pairs, strict=True))
             products_NM = multiply_halves(left, right.T)
@@ -83,7 +83,7 @@ def multiply(x: Rows, y: Rows) -> torch.Tensor:
 def add_weighted_sums_(
     sums_ND: torch.Tensor,
     weights_NM: torch.Tensor,
-    y: Rows,
+    y: Factor,
     *,
     parts: int,
     alpha: int = 1,
@@ -152,8 +152,8 @@ def _split(x: torch.Tensor, most: int) -> list[torch.Tensor]:
     """Split numbers into at most `most` bfloat16 numbers that add up to them, the largest
     first.
     """
-    parts, rest = [], x
-    for _ in range(min(most, _PARTS[x.dtype])):
+    parts, rest = [x.to(torch.bfloat16)], x
+    for _ in range(min(most, _PARTS[x.dtype]) - 1):
+        rest = rest - parts[-1]  # exact, in float32
         parts.append(rest.to(torch.bfloat16))
-        rest = rest - parts[-1]  # exact
     return parts
