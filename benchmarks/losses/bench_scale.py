@@ -3,9 +3,9 @@
     python benchmarks/losses/bench_scale.py [--device cuda] [--rows 512 16384 65536]
         [--classes 100000 1000000] [--batch 1024]
 
-A step is a forward and a backward pass; the medians of five steps are printed. PyTorch multiplies
-normalised embeddings in their dtype, as autocast does, so that logits lose digits; it also builds
-all logits.
+A step is a forward and a backward pass; the medians of five steps are printed, and on a GPU the
+peak memory beyond that before the step. PyTorch multiplies normalised embeddings in their dtype, as
+autocast does, so that logits lose digits; it also builds all logits.
 """
 
 from __future__ import annotations
@@ -48,16 +48,22 @@ class EagerNormSoftmax(torch.nn.Module):
         return cross_entropy(logits_BC, labels)
 
 
-def median_milliseconds(
-    make: Callable[[], torch.nn.Module], labels: torch.Tensor, dtype: torch.dtype
-) -> float | None:
-    """Time a step of the loss; None if the device's memory is too small."""
+def measure(make: Callable[[], torch.nn.Module], labels: torch.Tensor, dtype: torch.dtype) -> str:
+    """Return the milliseconds and the peak memory of the loss's step, as cells of the table."""
     try:
         step = step_of(make(), len(labels), labels, DIM, dtype)
-        return time_in_turns(5, step)[0]
+        (milliseconds,) = time_in_turns(5, step)
+        if labels.device.type != "cuda":
+            return f"{milliseconds:,.1f} |"
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        peak = torch.cuda.max_memory_allocated() - before
+        return f"{milliseconds:,.1f} | {peak / 2**20:,.0f}"
     except torch.OutOfMemoryError:
+        return "out of memory |"
+    finally:
         torch.cuda.empty_cache()
-        return None
 
 
 def show(
@@ -68,10 +74,8 @@ def show(
 ) -> None:
     """Print a row of the table for each dtype."""
     for dtype in (torch.float32, torch.bfloat16):
-        times = [median_milliseconds(make, labels, dtype) for make in (ours, eager)]
-        cells = ["out of memory" if each is None else f"{each:,.1f}" for each in times]
-        name = str(dtype).removeprefix("torch.")
-        print(f"| {work} | {name} | {cells[0]} | {cells[1]} |", flush=True)
+        cells = " | ".join(measure(make, labels, dtype) for make in (ours, eager))
+        print(f"| {work} | {str(dtype).removeprefix('torch.')} | {cells} |", flush=True)
 
 
 def main() -> None:
@@ -87,8 +91,8 @@ def main() -> None:
     torch.manual_seed(SEED)
     on_gpu = arguments.device == "cuda"
     print(f"{torch.cuda.get_device_name() if on_gpu else 'CPU'}, torch {torch.__version__}\n")
-    print("| work | embeddings | ours, ms | PyTorch, ms |")
-    print("|---|---|---|---|")
+    print("| work | embeddings | ours, ms | peak, MiB | PyTorch, ms | peak, MiB |")
+    print("|---|---|---|---|---|---|")
     for count in arguments.rows:
         show(
             f"SupCon, {count:,} rows",

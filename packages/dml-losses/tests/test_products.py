@@ -1,118 +1,106 @@
-"""Products of rows in half precision, compared with float64, as tensor cores compute them."""
+"""Products in parts, as tensor cores compute them, compared with float64."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from losses_support.tensor_cores import emulate_tensor_cores
 
 from dml_losses.functional import products
 from dml_losses.functional.products import (
-    Factor,
-    add_weighted_sums_,
+    ALL_PARTS,
+    LARGEST_FACTOR,
+    add_product_,
+    left_factor,
     multiply,
-    parts_for_gradient,
-    unit_factor,
+    pays_in_parts,
+    right_factor,
+    split,
 )
-from dml_losses.functional.sphere import inverse_norms, unit_rows
-
-HALF = (torch.float16, torch.bfloat16)
+from dml_losses.functional.sphere import unit_rows
 
 
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
-    """Pretend that the CPU has tensor cores; return the dtypes that they multiply."""
-    dtypes: list[torch.dtype] = []
-
-    def multiply_halves(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        assert x.dtype == y.dtype
-        dtypes.append(x.dtype)
-        return x.float() @ y.float()
-
-    monkeypatch.setattr(products, "has_tensor_cores", lambda device: True)
-    monkeypatch.setattr(products, "multiply_halves", multiply_halves)
-    return dtypes
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "cuda":
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device; the CPU multiplies the same parts")
+        return "cuda"
+    emulate_tensor_cores(monkeypatch)
+    return "cpu"
 
 
-def factor(x: torch.Tensor) -> Factor:
-    return unit_factor(x, inverse_norms(x.float()))
-
-
-def rows(count: int, dtype: torch.dtype, seed: int, scale: float = 1.0) -> torch.Tensor:
+def rows(count: int, seed: int, scale: float = 1.0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return (scale * torch.randn(count, 128, generator=generator)).to(dtype)
+    return scale * torch.randn(count, 128, generator=generator)
 
 
-@pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("other", [torch.float16, torch.bfloat16, torch.float32])
-def test_cosines_times_64_are_those_of_float64(
-    dtype: torch.dtype, other: torch.dtype, seen: list[torch.dtype]
-) -> None:
-    x, y = rows(200, dtype, 0), rows(300, other, 1)
+@pytest.mark.parametrize("scale", [2**-10, 1.0, 64.0, LARGEST_FACTOR])
+def test_logits_are_those_of_float64(scale: float, device: str) -> None:
+    x, y = rows(200, 0), rows(300, 1)
     y[:200] += x  # also cosines near 1
-    got = multiply(factor(x), factor(y))
+    x[0] = 0
+    left, right = unit_rows(x).to(device), unit_rows(y).to(device)
+    got = multiply(left_factor(left * scale, True), right_factor(right, True))
     assert got.dtype == torch.float32
     torch.testing.assert_close(
-        64 * got.double(), 64 * unit_rows(x.double()) @ unit_rows(y.double()).T, rtol=0, atol=5e-5
+        got.double(), scale * left.double() @ right.double().T, rtol=0, atol=8e-7 * scale + 1e-7
     )
-    assert seen == [dtype if dtype == other else torch.bfloat16]  # a single product
 
 
-@pytest.mark.parametrize("dtype", HALF)
-def test_rows_keep_their_digits(dtype: torch.dtype) -> None:
-    x = rows(50, dtype, 2)
-    numbers, scale = factor(x)
-    assert scale is not None
-    ratio = x.double() / numbers.double()
-    assert torch.equal(ratio, ratio[:, :1].expand_as(ratio))  # a power of two for each row
-    assert torch.equal(torch.frexp(ratio).mantissa, torch.full_like(ratio, 0.5))
+def test_a_small_number_has_an_absolute_error(device: str) -> None:
+    small = torch.full((1, 4096), 1 / 64, device=device)
+    small[:, ::2] = 1e-7
+    product = multiply(left_factor(small, True), right_factor(small, True))
     torch.testing.assert_close(
-        factor(x).product().double(), unit_rows(x.double()), rtol=1e-6, atol=0
+        product.double(), small.double() @ small.double().T, rtol=0, atol=1e-7
     )
 
 
+@pytest.mark.parametrize("scale", [1e-25, 1.0, 1e25])
 @pytest.mark.parametrize(
-    "scale", [1e-18, 1e-5, 1e5, 1e17], ids=["smallest", "small", "large", "largest"]
+    ("parts", "error"), [((2, 2), 1e-5), ((3, 2), 1e-5), ((3, 3), 5e-7)], ids=str
 )
-def test_the_length_of_rows_does_not_matter(scale: float, seen: list[torch.dtype]) -> None:
-    x, y = rows(20, torch.bfloat16, 3, scale), rows(30, torch.bfloat16, 4, scale)
-    expected = unit_rows(x.double()) @ unit_rows(y.double()).T
-    torch.testing.assert_close(multiply(factor(x), factor(y)).double(), expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "size"), [(torch.float16, 0.0), (torch.bfloat16, 0.0), (torch.bfloat16, 1e30)]
-)
-def test_a_row_without_direction_has_cosines_of_zero(
-    dtype: torch.dtype, size: float, seen: list[torch.dtype]
-) -> None:
-    x = rows(3, dtype, 5)
-    x[1] = size
-    assert torch.equal(multiply(factor(x), factor(x))[1], torch.zeros(3))
-
-
-@pytest.mark.parametrize("parts", [2, 3])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (2, 1)])
-def test_weighted_sums_are_those_of_float64(
-    parts: int, dtype: torch.dtype, alpha: int, beta: int, seen: list[torch.dtype]
+def test_sums_are_those_of_float64(
+    parts: tuple[int, int], error: float, scale: float, alpha: int, beta: int, device: str
 ) -> None:
-    weights, y = rows(128, torch.float32, 6), rows(128, dtype, 7)
-    sums = torch.full((128, 128), torch.nan if beta == 0 else 3.0)
-    expected = 3.0 * beta + alpha * (weights.double() @ unit_rows(y.double()))
-    add_weighted_sums_(sums, weights, factor(y), parts=parts, alpha=alpha, beta=beta)
-    bound = {2: 1e-5, 3: 1e-6}[parts] * expected.abs().max()
-    assert (sums.double() - expected).abs().max() <= bound
-    pairs = {2: {torch.bfloat16: 2}, 3: {torch.bfloat16: 3, torch.float16: 5}}[parts]
-    assert len(seen) == pairs.get(dtype, {2: 3, 3: 6}[parts])
+    """bfloat16 has the range of float32, so derivatives can have any size."""
+    weights, y = rows(96, 6, scale).to(device), unit_rows(rows(128, 7)).to(device)
+    sums = torch.full((96, 128), torch.nan if beta == 0 else 3 * scale, device=device)
+    expected = 3 * scale * beta + alpha * (weights.double() @ y.double())
+    add_product_(sums, split(weights, parts[0]), split(y, parts[1]), alpha=alpha, beta=beta)
+    assert (sums.double() - expected).abs().max() <= error * expected.abs().max()
 
 
-def test_half_precision_alone_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    narrow, wide = rows(2, torch.bfloat16, 8), rows(2, torch.float32, 9)
-    assert parts_for_gradient(narrow, wide) == 0  # a CPU
+def test_parts_add_up(device: str) -> None:
+    x = rows(50, 2).to(device)
+    parts = split(x, ALL_PARTS)
+    assert [part.dtype for part in parts] == [torch.bfloat16] * 3
+    assert torch.equal(sum(part.double() for part in parts).float(), x)  # type: ignore[union-attr]
+
+
+def test_products_of_small_parts_are_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = emulate_tensor_cores(monkeypatch)
+    x = unit_rows(rows(4, 3))
+    multiply(left_factor(x, True), right_factor(x, True))
+    assert seen == [torch.float16]  # three products of parts at once
+    for parts, expected in (((2, 2), 4), ((3, 2), 5), ((3, 3), 6)):
+        seen.clear()
+        add_product_(torch.zeros(4, 128), split(rows(4, 4)[:, :4], parts[0]), split(x, parts[1]))
+        assert seen == [torch.bfloat16] * expected
+
+
+def test_other_devices_and_small_products_are_multiplied_as_usual(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.zeros(1024, 512)
+    assert not pays_in_parts(x, 10**6)
     monkeypatch.setattr(products, "has_tensor_cores", lambda device: True)
-    assert parts_for_gradient(wide, wide) == 0
-    assert parts_for_gradient(narrow, wide) == 2
-    assert parts_for_gradient(wide, narrow) == 3
+    assert pays_in_parts(x, 2**15)
+    assert not pays_in_parts(x, 2**15 - 1)
+    assert not pays_in_parts(x.double(), 10**6)
+    assert left_factor(x, False) is right_factor(x, False) is split(x, 0)[0] is x
 
 
 def test_a_cpu_has_no_tensor_cores() -> None:

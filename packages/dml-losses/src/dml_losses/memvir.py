@@ -210,7 +210,7 @@ class MemVir(torch.nn.Module):
         self.queue_labels[slot, :count].copy_(labels)
         self.queue_weights[slot].copy_(weights)
         self._rows[slot] = count
-        self.queue_rows[slot] = count
+        self.queue_rows[slot].fill_(count)
         self._set_counters(self._steps, self._stored + 1)
 
     def _widen(self, rows: int) -> None:
@@ -224,7 +224,8 @@ class MemVir(torch.nn.Module):
 
     def _set_counters(self, steps: int, stored: int) -> None:
         self._steps, self._stored = steps, stored
-        self.counters[0], self.counters[1] = steps, stored
+        self.counters[0].fill_(steps)
+        self.counters[1].fill_(stored)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> MemVir:
         kept = {name: self._buffers.pop(name) for name in _QUEUES} if self.queue_on_cpu else {}

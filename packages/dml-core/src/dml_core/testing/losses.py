@@ -216,7 +216,7 @@ class LossContract(ABC):
         single rank).
         """
         store = distributed.HashStore()  # type: ignore[attr-defined]  # documented, but missing from __all__
-        backend = "nccl" if self.device == "cuda" else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if self.device == "cuda" else "gloo"
         distributed.init_process_group(backend, store=store, rank=0, world_size=1)
         try:
             model = nn.parallel.DistributedDataParallel(_Step(self._loss()).to(self.device))

@@ -41,17 +41,21 @@ from dml_losses.functional.margins import (
     turn,
 )
 from dml_losses.functional.products import (
-    Factor,
-    add_weighted_sums_,
+    ALL_PARTS,
+    LARGEST_FACTOR,
+    add_product_,
+    left_factor,
     multiply,
-    parts_for_gradient,
-    unit_factor,
+    pays_in_parts,
+    right_factor,
+    split,
 )
 from dml_losses.functional.sphere import inverse_norms, through_norm_, unit_rows
 
-# Maximum numbers of kept derivatives, and of elements in a block, which should fit into a CPU's
-# cache.
+# Maximum numbers of kept derivatives, and of elements in a block. A block should fit into a CPU's
+# cache; on an accelerator, to start the kernels of small blocks takes longer than to run them.
 _KEPT_ELEMENTS, _BLOCK_ELEMENTS = {"cpu": 2**23}, {"cpu": 2**20}
+_KEPT_ON_ACCELERATOR, _BLOCK_ON_ACCELERATOR = 2**26, 2**25
 _FEWEST_ROWS, _FEWEST_COLUMNS = 256, 128
 
 
@@ -117,12 +121,18 @@ def cosine_softmax(
         rows_ND = torch.cat((rows_ND, unit_rows(constant_rows.detach())))
     first = None if isinstance(class_weights, (torch.Tensor, Virtual)) else class_weights.first
     sharded = first is not None
-    most = _KEPT_ELEMENTS.get(weights.device.type, 2**26) if torch.is_grad_enabled() else 0
-    factor = Factor(rows_ND)
+    most = (
+        _KEPT_ELEMENTS.get(weights.device.type, _KEPT_ON_ACCELERATOR)
+        if torch.is_grad_enabled()
+        else 0
+    )
+    in_parts = (
+        normalise is unit_rows
+        and normalise_weights
+        and scale <= LARGEST_FACTOR
+        and pays_in_parts(rows_ND, weights.shape[0])
+    )
     with torch.no_grad():
-        is_half = embeddings.dtype != rows.dtype == torch.float32
-        if is_half and normalise is unit_rows and not constant_rows.shape[0]:
-            factor = unit_factor(embeddings, inverse_norms(rows))
         column_NK = (labels[:, None] - (first or 0)) * centers_per_class
         column_NK = column_NK + torch.arange(centers_per_class, device=labels.device)
         inverse = [
@@ -143,11 +153,11 @@ def cosine_softmax(
             )
             target_N1, slope_N1 = apply_row_margins(cosine_N1 * scale, scale, margins)
         threshold_N1 = None if progress is None else turn(cosine_N1.clamp(-1, 1), angular_margin)
+    pull_N1 = -slope_N1 if in_parts else inverse_N1 * -slope_N1
     gap_N1 = _Gap.apply(
-        weights, rows_ND, column_NK, nearest_N1, inverse_N1 * -slope_N1, inverse[0], threshold_N1,
-        progress, *(factor if factor.scale is not None else (None, None)), scale,
-        normalise_weights, rows.shape[0], parts[1:], inverse[1:], target_N1, sharded,
-        0 < rows_ND.shape[0] * weights.shape[0] <= most,
+        weights, rows_ND, column_NK, nearest_N1, pull_N1, inverse[0], threshold_N1, progress, scale,
+        normalise_weights, in_parts, embeddings.dtype != rows.dtype, rows.shape[0], parts[1:],
+        inverse[1:], target_N1, sharded, 0 < rows_ND.shape[0] * weights.shape[0] <= most,
     )  # fmt: skip
     # Use 1 − p_y = σ(gap) and −log p_y = −log σ(−gap) to avoid the difference of nearly equal
     # numbers.
@@ -200,31 +210,36 @@ class _Comparison(NamedTuple):
     inverse_norm_C: torch.Tensor
     threshold_N1: torch.Tensor | None  # cos(θ_y + m₁), if logits are modulated
     progress: torch.Tensor | None  # t
-    half_ND: torch.Tensor | None  # if given in half precision, `rows_ND` is also `half_ND` times
-    half_scale_N: torch.Tensor | None  # this scale
     scale: float
     normalise_weights: bool
+    in_parts: bool  # rows and weights are then both normalised; see `pays_in_parts`
+    rounded: bool  # the rows' gradient will be rounded to half precision
 
-    def factor(self) -> Factor:
-        """Return the rows as factors of products."""
-        return (
-            Factor(self.rows_ND)
-            if self.half_ND is None
-            else Factor(self.half_ND, self.half_scale_N)
-        )
+    def factors(self, columns: slice) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return weights to multiply, (L, D), and the factors of their products, (L,): unit weights
+        for tensor cores, which have to be copied anyway, otherwise the weights and 1/norm.
+        """
+        weights_LD, inverse_L = self.weights_CD[columns], self.inverse_norm_C[columns]
+        return (weights_LD * inverse_L[:, None], None) if self.in_parts else (weights_LD, inverse_L)
+
+    @property
+    def row_parts(self) -> int:
+        """Return into how many parts to split the factors of the rows' gradient."""
+        return ALL_PARTS - self.rounded if self.in_parts else 0
 
     def pass_over(
         self, kept_NC: torch.Tensor | None = None
-    ) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor]]:
+    ) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
         """Compute logits in blocks of columns, which share memory, or in blocks of rows, which are
         parts of `kept_NC`.
 
         Yields:
-            A block's rows and columns; the negatives' logits (R, L), −∞ at the true class; and the
-            logits' derivatives with respect to the dot products, without the scale, (L,) or (R, L).
+            A block's rows and columns; the negatives' logits (R, L), −∞ at the true class; the
+            block's weights (see `factors`); and the logits' derivatives with respect to the dot
+            products, without the scale, (L,) or (R, L), or None for 1.
         """
         (num_rows, centers), num_columns = self.column_NK.shape, len(self.weights_CD)
-        most = _BLOCK_ELEMENTS.get(self.rows_ND.device.type, 2**26)
+        most = _BLOCK_ELEMENTS.get(self.rows_ND.device.type, _BLOCK_ON_ACCELERATOR)
         step_R, step_L = max(_FEWEST_ROWS, most // max(num_columns, 1)), max(num_columns, 1)
         if kept_NC is None:
             step_R, step_L = (
@@ -232,23 +247,23 @@ class _Comparison(NamedTuple):
                 max(_FEWEST_COLUMNS, most // num_rows, centers) // centers * centers,
             )
             scratch_NL = self.rows_ND.new_empty(num_rows, min(step_L, num_columns))
+        rows_ND = self.rows_ND * self.scale if self.in_parts else self.rows_ND
+        left_ND = left_factor(rows_ND, self.in_parts)
         for start_R, start_L in product(range(0, num_rows, step_R), range(0, num_columns, step_L)):
             rows, columns = slice(start_R, start_R + step_R), slice(start_L, start_L + step_L)
-            slopes = self.inverse_norm_C[columns]
-            logits_RL = scratch_NL[:, : len(slopes)] if kept_NC is None else kept_NC[rows]
-            if self.half_ND is None:
-                torch.mm(self.rows_ND[rows], self.weights_CD[columns].T, out=logits_RL)
+            weights_LD, slopes = self.factors(columns)
+            logits_RL = scratch_NL[:, : len(weights_LD)] if kept_NC is None else kept_NC[rows]
+            multiply(left_ND[rows], right_factor(weights_LD, self.in_parts), out=logits_RL)
+            if slopes is not None:
                 logits_RL.mul_(slopes * self.scale)
-            else:
-                dot_RL = multiply(self.factor().select(rows), Factor(self.weights_CD[columns]))
-                torch.mul(dot_RL, slopes * self.scale, out=logits_RL)
             if centers > 1:
                 keep_nearest_centers_(logits_RL, centers)
             if self.threshold_N1 is not None and self.progress is not None:
                 threshold_R1 = self.threshold_N1[rows]
-                slopes = slopes * modulate_hard_(logits_RL, threshold_R1, self.progress, self.scale)
+                modulated = modulate_hard_(logits_RL, threshold_R1, self.progress, self.scale)
+                slopes = modulated if slopes is None else slopes * modulated
             _put_(logits_RL, self.column_NK[rows] - start_L, -torch.inf)
-            yield rows, columns, logits_RL, slopes
+            yield rows, columns, logits_RL, weights_LD, slopes
 
 
 def _put_(block_RL: torch.Tensor, column_RK: torch.Tensor, number: torch.Tensor | float) -> None:
@@ -261,8 +276,8 @@ def _put_(block_RL: torch.Tensor, column_RK: torch.Tensor, number: torch.Tensor 
 
 _COMPARISON = (
     "Tensor class_weights, Tensor rows, Tensor column_NK, Tensor nearest_N1, Tensor pull_N1, "
-    "Tensor inverse_norm_C, Tensor? threshold_N1, Tensor? progress, Tensor? half_ND, Tensor? "
-    "half_scale_N, float scale, bool normalise_weights"
+    "Tensor inverse_norm_C, Tensor? threshold_N1, Tensor? progress, float scale, bool "
+    "normalise_weights, bool in_parts, bool rounded"
 )
 
 
@@ -293,17 +308,20 @@ def _compute(
     for comparison in reversed(comparisons):
         before_N1 = highest_N1.clone()
         kept = kept_NC if keeps and comparison is own else None
-        for rows, columns, block_RL, slopes in comparison.pass_over(kept):
+        for rows, _, block_RL, weights_LD, slopes in comparison.pass_over(kept):
             highest_R1 = highest_N1[rows].maximum(block_RL.amax(1, keepdim=True))
             decay_R1 = (highest_N1[rows] - highest_R1).exp_()
             block_RL.sub_(highest_R1).exp_()
             total_N1[rows].mul_(decay_R1).add_(block_RL.sum(1, keepdim=True))
             highest_N1[rows] = highest_R1
-            if comparison is not own or keeps:
+            if slopes is not None and (comparison is not own or keeps):
                 block_RL.mul_(slopes)
             if comparison is not own:
-                pushed_BD.mul_(decay_R1[:batch]).addmm_(
-                    block_RL[:batch], comparison.weights_CD[columns]
+                pushed_BD.mul_(decay_R1[:batch])
+                add_product_(
+                    pushed_BD,
+                    split(block_RL[:batch], comparison.row_parts),
+                    split(weights_LD, comparison.row_parts),
                 )
     pushed_BD.mul_((before_N1 - highest_N1).exp_()[: len(pushed_BD)])
     if sharded:
@@ -343,41 +361,41 @@ def _differentiate(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if rows_move:
         rows_gradient_ND[: pushed_BD.shape[0]] = pushed_BD
 
-    def derive() -> Iterator[tuple[slice, torch.Tensor]]:
-        for _, columns, block_NL, slopes in own.pass_over():
-            block_NL.sub_(highest_N1).exp_().mul_(slopes)
+    def derive() -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+        for _, columns, block_NL, weights_LD, slopes in own.pass_over():
+            block_NL.sub_(highest_N1).exp_()
+            if slopes is not None:
+                block_NL.mul_(slopes)
             _put_(block_NL, own.nearest_N1 - columns.start, own.pull_N1 * total_N1)
-            yield columns, block_NL
+            yield columns, block_NL, weights_LD
 
-    numbers_ND, scale_N = own.factor()
-    row_parts = parts_for_gradient(numbers_ND, own.weights_CD)
-    weight_parts = parts_for_gradient(own.weights_CD, numbers_ND)
-
-    def read() -> Iterator[tuple[slice, torch.Tensor]]:
-        """Divide the kept derivatives, so that their parts in half precision need little memory."""
-        step = max(_FEWEST_COLUMNS, kept_NC.shape[1] // 8 if row_parts else kept_NC.shape[1])
+    def read() -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+        """Divide the kept derivatives, so that their parts need little memory."""
+        most = _BLOCK_ON_ACCELERATOR // len(own.rows_ND) if own.in_parts else kept_NC.shape[1]
+        step = max(_FEWEST_COLUMNS, most)
         for start in range(0, kept_NC.shape[1], step):
-            yield slice(start, start + step), kept_NC[:, start : start + step]
+            columns = slice(start, start + step)
+            yield columns, kept_NC[:, columns], own.factors(columns)[0]
 
-    if scale_N is None:
-        pushing = Factor(numbers_ND * push_N1)
-    else:
-        pushing = Factor(numbers_ND, scale_N * push_N1.squeeze(1))
-    for columns, block_NL in read() if kept_NC.shape[0] else derive():
-        weights_LD = own.weights_CD[columns]
+    weight_parts = ALL_PARTS if own.in_parts else 0
+    pushing = split(own.rows_ND * push_N1, weight_parts)
+    for columns, block_NL, weights_LD in read() if kept_NC.shape[0] else derive():
+        parts = split(block_NL, weight_parts if weights_move else own.row_parts)
         if weights_move:
-            gradient_LD = weights_gradient_CD[columns]
-            add_weighted_sums_(gradient_LD, block_NL.T, pushing, parts=weight_parts, beta=0)
+            gradient_LD, inverse_L = weights_gradient_CD[columns], own.inverse_norm_C[columns]
+            add_product_(gradient_LD, tuple(part.T for part in parts), pushing, beta=0)
             if own.normalise_weights:
-                through_norm_(gradient_LD, weights_LD, own.inverse_norm_C[columns], unit=False)
+                through_norm_(gradient_LD, weights_LD, inverse_L, unit=own.in_parts)
         if rows_move:
-            add_weighted_sums_(
-                rows_gradient_ND[:batch], block_NL[:batch], Factor(weights_LD), parts=row_parts
+            add_product_(
+                rows_gradient_ND[:batch],
+                tuple(part[:batch] for part in parts),
+                split(weights_LD, own.row_parts),
             )
     return weights_gradient_CD, rows_gradient_ND.mul_(push_N1[: rows_gradient_ND.shape[0]])
 
 
-_NUM_TENSORS = 10  # fields of `_Comparison` that are tensors
+_NUM_TENSORS = 8  # fields of `_Comparison` that are tensors; the others are numbers
 
 
 class _Gap(torch.autograd.Function):
@@ -387,7 +405,7 @@ class _Gap(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
         gap_N1, *outputs = (_compute_opaque if torch.compiler.is_compiling() else _compute)(*inputs)
         ctx.save_for_backward(*inputs[:_NUM_TENSORS], *outputs)
-        ctx.numbers = inputs[_NUM_TENSORS : _NUM_TENSORS + 3]
+        ctx.numbers = inputs[_NUM_TENSORS : len(_Comparison._fields) + 1]  # and `batch`
         return gap_N1
 
     @staticmethod

@@ -24,18 +24,20 @@ import torch
 
 from dml_losses.exchange import BlocksOfRank, all_reduce_
 from dml_losses.functional.products import (
-    Factor,
-    add_weighted_sums_,
+    ALL_PARTS,
+    add_product_,
+    left_factor,
     multiply,
-    parts_for_gradient,
-    unit_factor,
+    pays_in_parts,
+    right_factor,
+    split,
 )
 from dml_losses.functional.sphere import at_least_float32, inverse_norms, through_norm_
 
 # The size of a block. On a CPU, the similarities should fit in the caches, and few rows should need
-# few columns for their positives. On an accelerator, this only limits memory (to 1 GiB in float32):
-# usual batches need one launch.
-_CPU_BLOCK_ELEMENTS, CPU_BLOCK_ROWS, _BLOCK_ELEMENTS = 2**19, 128, 2**28
+# few columns for their positives. On an accelerator, this only limits memory, to 256 MiB in float32
+# for each of about five buffers: usual batches need one launch.
+_CPU_BLOCK_ELEMENTS, CPU_BLOCK_ROWS, _BLOCK_ELEMENTS = 2**19, 128, 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +95,18 @@ class _Side:
     """Queries or gallery, sorted by label."""
 
     order: torch.Tensor | None  # (N,); None if rows were already sorted
-    rows: torch.Tensor  # (N, D)
+    unit: torch.Tensor  # (N, D), unit rows in at least float32
     labels: torch.Tensor  # (N,)
-    inverse_norm: torch.Tensor  # (N,), in at least float32
+    inverse_norm: torch.Tensor  # (N,)
 
     @classmethod
     def of(cls, rows: torch.Tensor, labels: torch.Tensor, *, ordered: bool) -> _Side:
         order = None if ordered else torch.argsort(labels, stable=True)
         if order is not None:
             rows, labels = rows[order], labels[order]
-        return cls(order, rows, labels, inverse_norms(rows.to(at_least_float32(rows.dtype))))
-
-    def unit(self, rows: slice = slice(None)) -> Factor:
-        return unit_factor(self.rows[rows], self.inverse_norm[rows])
+        rows = rows.to(at_least_float32(rows.dtype))
+        inverse_norm = inverse_norms(rows)
+        return cls(order, rows * inverse_norm[:, None], labels, inverse_norm)
 
     def restore_order(self, gradient: torch.Tensor) -> torch.Tensor:
         return (
@@ -159,11 +160,16 @@ def value_and_gradients(
     """
     query = _Side.of(queries, query_labels, ordered=queries_ordered)
     other = query if within else _Side.of(gallery, gallery_labels, ordered=False)
-    num_queries, num_gallery = query.rows.shape[0], other.rows.shape[0]
-    gallery_rows = other.unit()
-    query_parts = parts_for_gradient(query.rows, other.rows)
-    gallery_parts = parts_for_gradient(other.rows, query.rows)
+    num_queries, num_gallery = query.unit.shape[0], other.unit.shape[0]
     like = query.inverse_norm  # has the dtype of sums
+    in_parts = pays_in_parts(query.unit, num_gallery)
+    left_Q, right_G = left_factor(query.unit, in_parts), right_factor(other.unit, in_parts)
+    # A gradient that will be rounded to half precision needs fewer parts.
+    query_parts, gallery_parts = (
+        ALL_PARTS - (side.dtype != like.dtype) if in_parts and moves else 0
+        for side, moves in ((queries, query_gradient), (gallery, gallery_gradient))
+    )
+    parts_G = split(other.unit, query_parts)
     first_Q = torch.searchsorted(other.labels, query.labels)
     last_Q = torch.searchsorted(other.labels, query.labels, right=True)
     num_positives_Q = (last_Q - first_Q - int(within)).to(like.dtype)
@@ -171,7 +177,7 @@ def value_and_gradients(
     num_matched = (num_positives_Q > 0).sum().to(like.dtype)
 
     # If the queries are also the gallery, one buffer accumulates both gradients.
-    dim, moved = query.rows.shape[1], num_gallery if gallery_gradient or within else 0
+    dim, moved = query.unit.shape[1], num_gallery if gallery_gradient or within else 0
     gradient_GD = like.new_zeros(moved, dim)
     gradient_QD = (
         gradient_GD if within else like.new_empty(num_queries if query_gradient else 0, dim)
@@ -200,8 +206,7 @@ def value_and_gradients(
         if within:
             positive_RP = same_RP.clone()
             positive_RP.diagonal(rows.start - columns.start).fill_(False)
-        query_rows = gallery_rows.select(rows) if within else query.unit(rows)
-        similarity_RG = multiply(query_rows, gallery_rows)
+        similarity_RG = multiply(left_Q[rows], right_G)
         block_value = terms(
             Block(
                 similarity_RG,
@@ -221,21 +226,16 @@ def value_and_gradients(
             values.append(
                 torch.stack(block_value) if isinstance(block_value, Average) else block_value
             )
+        parts_RG = split(similarity_RG, max(query_parts, gallery_parts))
         if gallery_gradient and not symmetric:
-            add_weighted_sums_(gradient_GD, similarity_RG.T, query_rows, parts=gallery_parts)
+            columns_GR = tuple(part.T for part in parts_RG)
+            add_product_(gradient_GD, columns_GR, split(query.unit[rows], gallery_parts))
         if query_gradient:
             alpha, beta = 2 if symmetric else 1, int(within)
-            add_weighted_sums_(
-                gradient_QD[rows],
-                similarity_RG,
-                gallery_rows,
-                parts=query_parts,
-                alpha=alpha,
-                beta=beta,
-            )
+            add_product_(gradient_QD[rows], parts_RG, parts_G, alpha=alpha, beta=beta)
             if not within:
                 inverse_R = query.inverse_norm[rows]
-                through_norm_(gradient_QD[rows], query_rows.product(), inverse_R, unit=True)
+                through_norm_(gradient_QD[rows], query.unit[rows], inverse_R, unit=True)
     value = (
         torch.stack(values)
         if values
@@ -261,7 +261,7 @@ def value_and_gradients(
         gradient_QD = share.gather_rows(gradient_QD) if query_gradient else gradient_QD
         gradient_GD = all_reduce_(gradient_GD) if gallery_gradient else gradient_GD
     if gallery_gradient or (within and query_gradient):
-        through_norm_(gradient_GD, gallery_rows.product(), other.inverse_norm, unit=True)
+        through_norm_(gradient_GD, other.unit, other.inverse_norm, unit=True)
     if within:
         return value, query.restore_order(gradient_GD), like.new_empty(0, dim)
     return (

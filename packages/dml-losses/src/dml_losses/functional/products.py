@@ -1,126 +1,115 @@
-"""Multiply rows in half precision as they are given, with sums in float32.
+"""Multiply float32 matrices on a GPU's tensor cores without losing digits.
 
-A product of two float16 or two bfloat16 numbers is exact in float32. So rows aren't normalised
-first, which would round each number, but multiplied as they are, and divided by their norms
-afterwards. A GPU with tensor cores for bfloat16 computes such products; other devices widen the
-numbers. If only one side is in half precision, tensor cores need the other side as a sum of
-bfloat16 numbers: x = x₁ + x₂ + x₃ has all 24 digits of float32. Products of small parts are
-omitted.
+Tensor cores multiply numbers in half precision about sixteen times as fast as float32 numbers, and
+sum in float32. A float32 number is the sum of two float16 numbers, of 11 digits each (relative to
+1), or of three bfloat16 numbers, of 8 digits each, which have the range of float32. The product of
+two such sums needs three or six products of parts, since products of small parts are omitted. Other
+devices, and float64, multiply as usual.
 
 Shapes: `N` and `M` rows, `D` dim.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import warnings
+from collections.abc import Callable
+from functools import cache
 
 import torch
 
-from dml_losses.functional.sphere import at_least_float32
-
-_HALF = (torch.float16, torch.bfloat16)
-# How many bfloat16 numbers, of 8 digits each, have a number's digits.
-_PARTS = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3}
-
-
-class Factor(NamedTuple):
-    """Rows to multiply: `numbers` times `scale`.
-
-    Args:
-        numbers: (N, D).
-        scale: (N,), in float32; None for 1.
-    """
-
-    numbers: torch.Tensor
-    scale: torch.Tensor | None = None
-
-    def select(self, rows: slice) -> Factor:
-        """Return some of the rows."""
-        return Factor(self.numbers[rows], None if self.scale is None else self.scale[rows])
-
-    def product(self) -> torch.Tensor:
-        """Return numbers times scale, (N, D), in at least float32."""
-        return self.numbers if self.scale is None else self.numbers * self.scale[:, None]
+# The left and the right part of each product for cosines: large · small, small · large, and at last
+# large · large, since tensor cores round each time that they add to a large sum.
+_LEFT, _RIGHT = (0, 1, 0), (1, 0, 0)
+# How many bfloat16 numbers have the digits of a float32 number.
+ALL_PARTS = 3
+# The largest length of a row to multiply in float16.
+LARGEST_FACTOR = 2**15
+# Fewer multiplications take no longer in float32, measured on an H200: to start the kernels that
+# split numbers takes the time that is saved.
+_FEWEST_MULTIPLICATIONS = 2**34
 
 
-def unit_factor(x_ND: torch.Tensor, inverse_norm_N: torch.Tensor) -> Factor:
-    """Return unit rows as factors: rows in half precision keep their digits, and get a scale.
+def pays_in_parts(x_ND: torch.Tensor, num_columns: int) -> bool:
+    """Return whether to multiply these rows in parts, with `num_columns` rows of the same dim."""
+    multiplications = x_ND.shape[0] * x_ND.shape[1] * num_columns
+    return (
+        x_ND.dtype == torch.float32
+        and multiplications >= _FEWEST_MULTIPLICATIONS
+        and has_tensor_cores(x_ND.device)
+    )
 
-    The norms of bfloat16 rows are first changed to [1, 2) by powers of two, so that the product of
-    two long rows doesn't overflow. This is exact, except for numbers that are too small to change
-    the norm. The range of float16 is too small for an overflow.
+
+def left_factor(x_ND: torch.Tensor, in_parts: bool) -> torch.Tensor:
+    """Return rows as the left factor of `multiply`: (N, 3D) in float16 if they are multiplied in
+    parts, otherwise the rows.
 
     Args:
-        x_ND: (N, D), not normalised.
-        inverse_norm_N: (N,), in at least float32; see `inverse_norms`.
+        x_ND: (N, D), unit rows times a number of at most `LARGEST_FACTOR`. In parts, numbers have
+            an error of 2^−22, or an absolute error of 2^−25.
+        in_parts: see `pays_in_parts`.
     """
-    if x_ND.dtype not in _HALF:
-        return Factor(x_ND * inverse_norm_N[:, None])
-    if x_ND.dtype == torch.float16:
-        return Factor(x_ND, inverse_norm_N)
-    scale_N = torch.frexp(inverse_norm_N).mantissa  # in [1/2, 1), or 0
-    power_N = torch.where(scale_N > 0, inverse_norm_N / scale_N, 0)
-    return Factor((x_ND.float() * power_N[:, None]).to(x_ND.dtype), scale_N)
+    return _concatenate(x_ND, _LEFT) if in_parts else x_ND
 
 
-def multiply(x: Factor, y: Factor) -> torch.Tensor:
-    """Compute all inner products of rows, (N, M), in at least float32."""
-    with torch.autocast(x.numbers.device.type, enabled=False):
-        if not _use_halves(x.numbers, y.numbers):
-            dtype = at_least_float32(x.numbers.dtype)
-            products_NM = x.numbers.to(dtype) @ y.numbers.to(dtype).T
-        elif x.numbers.dtype == y.numbers.dtype:
-            products_NM = multiply_halves(x.numbers, y.numbers.T)
-        else:  # a single product for all pairs of parts
-            pairs = _pair_parts(x.numbers, y.numbers, 3)
-            left, right = (torch.cat(side, dim=1) for side in zip(*pairs, strict=True))
-            products_NM = multiply_halves(left, right.T)
-    if x.scale is not None:
-        products_NM.mul_(x.scale[:, None])
-    return products_NM if y.scale is None else products_NM.mul_(y.scale)
+def right_factor(y_MD: torch.Tensor, in_parts: bool) -> torch.Tensor:
+    """Return rows as the right factor of `multiply`; see `left_factor`."""
+    return _concatenate(y_MD, _RIGHT) if in_parts else y_MD
 
 
-def add_weighted_sums_(
+def multiply(
+    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Compute all inner products of rows, (N, M), in float32 (float64 for float64).
+
+    Args:
+        left, right: see `left_factor` and `right_factor`.
+        out: the tensor to write, if given.
+    """
+    with torch.autocast(left.device.type, enabled=False):
+        if left.dtype == torch.float16:
+            return multiply_halves(left, right.T, out)
+        return torch.mm(left, right.T, out=out)
+
+
+def split(x: torch.Tensor, parts: int) -> tuple[torch.Tensor, ...]:
+    """Split a matrix into bfloat16 matrices that add up to it, the largest first; for 0 parts,
+    return it alone.
+    """
+    if not parts:
+        return (x,)
+    return _split(x, tuple(range(parts)), torch.bfloat16).unbind(1)
+
+
+def add_product_(
     sums_ND: torch.Tensor,
-    weights_NM: torch.Tensor,
-    y: Factor,
+    weights: tuple[torch.Tensor, ...],
+    rows: tuple[torch.Tensor, ...],
     *,
-    parts: int,
     alpha: int = 1,
     beta: int = 1,
 ) -> None:
-    """Compute β·sums + α·(weights @ y) in place.
+    """Compute β·sums + α·(weights @ rows) in place.
 
     Args:
-        sums_ND: (N, D), in at least float32.
-        weights_NM: (N, M), in the dtype of the sums.
-        y: (M, D), in this dtype or in half precision.
-        parts: see `parts_for_gradient`.
+        sums_ND: (N, D).
+        weights, rows: (N, M) and (M, D), both from `split`. If both have two parts, the error is
+            about 2e-6 of the largest sum; with three, it is that of float32.
         alpha, beta: numbers; if β = 0, the sums needn't be initialised.
     """
-    if y.scale is not None:
-        weights_NM = weights_NM * y.scale
     with torch.autocast(sums_ND.device.type, enabled=False):
-        if not parts:
-            sums_ND.addmm_(weights_NM, y.numbers.to(sums_ND.dtype), alpha=alpha, beta=beta)
+        if weights[0].dtype != torch.bfloat16:
+            sums_ND.addmm_(weights[0], rows[0], alpha=alpha, beta=beta)
             return
-        sums_ND.mul_(beta) if beta else sums_ND.zero_()
-        for weights, numbers in _pair_parts(weights_NM, y.numbers, parts):
-            sums_ND.add_(multiply_halves(weights, numbers), alpha=alpha)
-
-
-def parts_for_gradient(x: torch.Tensor, y: torch.Tensor) -> int:
-    """Return the parts of both factors to compute x's gradient, a weighted sum of y: two if it will
-    be rounded to half precision, otherwise three; 0 if nothing is multiplied in half precision.
-    """
-    if not _use_halves(x, y):
-        return 0
-    return 2 if x.dtype in _HALF else 3
+        # Parts i and j have a product of about 2^(−8(i + j)). Small numbers are summed first.
+        pairs = [(a, b) for i, a in enumerate(weights) for b in rows[: ALL_PARTS - i]]
+        for a, b in reversed(pairs):
+            add_halves_(sums_ND, a, b, alpha, beta)
+            beta = 1
 
 
 def has_tensor_cores(device: torch.device) -> bool:
-    """Return whether the device multiplies bfloat16 numbers faster than float32 numbers, with sums
-    in float32.
+    """Return whether the device multiplies half precision faster than float32, with sums in
+    float32.
     """
     if device.type != "cuda" or torch.version.hip is not None:
         return False
@@ -128,32 +117,56 @@ def has_tensor_cores(device: torch.device) -> bool:
     return not torch.cuda.is_available() or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def multiply_halves(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Compute x @ y in float32, for two matrices of the same dtype, float16 or bfloat16."""
-    return torch.mm(x, y, torch.float32)
+def multiply_halves(
+    x: torch.Tensor, y: torch.Tensor, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Compute x @ y in float32, for two matrices in half precision."""
+    return torch.mm(x, y, torch.float32, out=out)
 
 
-def _use_halves(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return (x.dtype in _HALF or y.dtype in _HALF) and has_tensor_cores(x.device)
+def add_halves_(
+    sums: torch.Tensor, x: torch.Tensor, y: torch.Tensor, alpha: int, beta: int
+) -> None:
+    """Compute β·sums + α·(x @ y) in place, in float32, for two matrices in half precision."""
+    torch.addmm(sums, x, y, torch.float32, beta=beta, alpha=alpha, out=sums)
 
 
-def _pair_parts(
-    x: torch.Tensor, y: torch.Tensor, most: int
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Split x and y, and pair parts i and j, whose product is about 2^(−8(i + j)) of the whole, if
-    i + j < most.
+def _concatenate(x_ND: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    return _split(x_ND, order, torch.float16).flatten(1)
+
+
+def _split(x: torch.Tensor, order: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Split numbers (N, M) into parts that add up to them; return these parts, of which 0 is the
+    largest, (N, P, M).
     """
-    x_parts, y_parts = _split(x, most), _split(y, most)
-    pairs = [(a, b) for i, a in enumerate(x_parts) for b in y_parts[: most - i]]
-    return pairs[::-1]  # small numbers are summed first
+    if x.is_cuda and (kernel := _split_kernel()) is not None:
+        return kernel(x, order, dtype)
+    halves, rest = [x.to(dtype)], x
+    for _ in range(max(order)):
+        rest = rest - halves[-1].to(x.dtype)  # exact
+        halves.append(rest.to(dtype))
+    with torch.autocast(x.device.type, enabled=False):  # stack would mix this dtype with its own
+        return torch.stack([halves[part] for part in order], dim=1)
 
 
-def _split(x: torch.Tensor, most: int) -> list[torch.Tensor]:
-    """Split numbers into at most `most` bfloat16 numbers that add up to them, the largest
-    first.
+@cache
+def _split_kernel() -> Callable[..., torch.Tensor] | None:
+    """Return the kernel that splits in a single pass, or None if Triton is missing or can't compile
+    it.
     """
-    parts, rest = [x.to(torch.bfloat16)], x
-    for _ in range(min(most, _PARTS[x.dtype]) - 1):
-        rest = rest - parts[-1]  # exact, in float32
-        parts.append(rest.to(torch.bfloat16))
-    return parts
+    if not torch.cuda.is_available():
+        return None  # fake tensors on a GPU that this machine lacks
+    try:
+        from dml_losses.functional.split_kernel import split_in_one_pass
+
+        split_in_one_pass(torch.zeros(1, 1, device="cuda"), (0,), torch.bfloat16)
+    except ImportError:
+        return None
+    except Exception as error:
+        warnings.warn(
+            f"Triton can't compile a kernel ({error}), so large batches take about 1.5 times as "
+            "long; it needs a C compiler and Python's headers",
+            stacklevel=2,
+        )
+        return None
+    return split_in_one_pass

@@ -85,7 +85,7 @@ def inverse_norms(x_ND: torch.Tensor) -> torch.Tensor:
 def through_norm_(
     gradient_ND: torch.Tensor, rows_ND: torch.Tensor, inverse_norm_N: torch.Tensor, *, unit: bool
 ) -> torch.Tensor:
-    """Compute ∂L/∂x from ∂L/∂x̂, in place and by blocks of rows that stay in cache.
+    """Compute ∂L/∂x from ∂L/∂x̂, in place; on a CPU by blocks of rows that stay in cache.
 
     ∂L/∂x = (I − x̂x̂ᵀ) ∂L/∂x̂ / ‖x‖
 
@@ -98,9 +98,9 @@ def through_norm_(
     Returns:
         `gradient_ND`, overwritten.
     """
-    for gradient, rows, inverse in zip(
-        *(torch.split(tensor, 1024) for tensor in (gradient_ND, rows_ND, inverse_norm_N[:, None]))
-    ):
+    tensors = (gradient_ND, rows_ND, inverse_norm_N[:, None])
+    step = 1024 if gradient_ND.device.type == "cpu" else max(len(gradient_ND), 1)
+    for gradient, rows, inverse in zip(*(torch.split(tensor, step) for tensor in tensors)):
         direction = rows if unit else rows * inverse
         gradient.sub_(direction * (gradient * direction).sum(dim=1, keepdim=True))
         if unit:
