@@ -8,6 +8,9 @@
 `memory` searches arrays: times are processor time of one thread, the minimum of two runs, and
 ratios are to `knn` of the same float32 rows. `mapped` searches a temporary file, once, by the
 command `dml-eval truth` and by faiss in blocks, in separate processes.
+
+faiss is timed as installed, and with BLAS for any number of queries. As installed, faiss 1.15 uses
+BLAS only if all queries together have at least 128,000 numbers.
 """
 
 from __future__ import annotations
@@ -33,6 +36,11 @@ from dml_eval_rs.inputs.files import load_array, save_array
 
 TIMES = 2
 BLOCK = 1_000_000  # rows that are drawn, or searched by faiss, at a time
+# Ways to run faiss, with the minimum numbers in all queries together to use BLAS.
+FAISS = {
+    f"faiss {faiss.__version__} as installed": faiss.cvar.distance_compute_blas_threshold,
+    f"faiss {faiss.__version__} with BLAS": 20,
+}
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -45,11 +53,9 @@ def seconds(call: Callable[[], Any]) -> float:
     return best
 
 
-def flat_index(base: np.ndarray) -> faiss.IndexFlatL2:
-    """Make faiss's exact index for a thread, with BLAS: by default, faiss 1.15 uses BLAS from
-    128,000 queries on. With AVX2, a pair of 96 numbers took 28 ns without BLAS, and 4 ns with it.
-    """
-    faiss.cvar.distance_compute_blas_threshold = 20
+def flat_index(base: np.ndarray, variant: str) -> faiss.IndexFlatL2:
+    """Make faiss's exact index for a thread, used in one of the ways in `FAISS`."""
+    faiss.cvar.distance_compute_blas_threshold = FAISS[variant]
     faiss.omp_set_num_threads(1)
     index = faiss.IndexFlatL2(base.shape[1])
     index.add(np.ascontiguousarray(base))
@@ -102,9 +108,10 @@ def measure(kind: str, options: argparse.Namespace) -> None:
         )
 
     show("float32", ours)
-    index = flat_index(base)
-    show(f"faiss {faiss.__version__} IndexFlatL2", seconds(partial(index.search, queries, k)))
-    del index
+    for variant in FAISS:
+        index = flat_index(base, variant)
+        show(variant, seconds(partial(index.search, queries, k)))
+        del index
     scale = 40 if kind == "isotropic" else 30
     byte_base, byte_queries = (
         np.clip(128 + scale * x, 0, 255).astype(np.uint8) for x in (base, queries)
@@ -136,13 +143,13 @@ def search_by_command(folder: Path, k: int) -> tuple[float, float]:
     return timed(lambda: command([*words, "--similarity", "euclidean", "--threads", "1"]))
 
 
-def search_by_faiss(folder: Path, k: int) -> tuple[float, float]:
+def search_by_faiss(folder: Path, k: int, variant: str) -> tuple[float, float]:
     base, queries = (load_array(folder / name) for name in ("base.fbin", "queries.fbin"))
 
     def search() -> None:
         heap = faiss.ResultHeap(len(queries), k)
         for start in range(0, len(base), BLOCK):
-            index = flat_index(base[start : start + BLOCK])
+            index = flat_index(base[start : start + BLOCK], variant)
             distances, found = index.search(np.ascontiguousarray(queries), k)
             heap.add_result(distances, found + start)
         heap.finalize()
@@ -171,10 +178,9 @@ def measure_mapped(kind: str, options: argparse.Namespace) -> None:
         del base
         (folder / "base.npy").unlink()
         print(f"{kind:<10} a file of {size:,.0f} MiB")
-        for work, search in (
-            ("dml-eval truth", search_by_command),
-            (f"faiss {faiss.__version__}, blocks of {BLOCK:,}", search_by_faiss),
-        ):
+        works: dict[str, Callable[[Path, int], Any]] = {"dml-eval truth": search_by_command}
+        works |= {variant: partial(search_by_faiss, variant=variant) for variant in FAISS}
+        for work, search in works.items():
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 took, peak = pool.apply(search, (folder, options.k))
             pairs = options.items * options.queries
