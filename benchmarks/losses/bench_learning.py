@@ -104,7 +104,10 @@ CANDIDATES: dict[str, list[Setting]] = {
     "triplet": candidates("triplet", margin=(0.2, 0.05)),
     "triplet, batch all": candidates("triplet", triplets=("batch-all",) * 2, margin=(0.2, 0.05)),
     "contrastive": candidates("contrastive", margin=(1.0, 0.5)),
-    "multi-similarity": candidates("multi-similarity", threshold=(0.5, 1.0)),
+    "multi-similarity": [
+        *candidates("multi-similarity", threshold=(0.5, 1.0)),
+        *candidates("multi-similarity", epsilon=(0.3, 3.0)),  # 3 selects all pairs
+    ],
     "info-nce": candidates("info-nce", temperature=(0.07, 0.2)),
     "recall-at-k-surrogate": candidates("recall-at-k-surrogate", rank_temperature=(0.01, 0.05)),
     "smooth-ap": candidates("smooth-ap", temperature=(0.01, 0.05)),

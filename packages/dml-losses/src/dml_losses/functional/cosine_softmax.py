@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import ReduceOp
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import softplus
 
 from dml_losses.exchange import all_reduce_, sum_gradient_over_ranks
 from dml_losses.functional.classes import ClassWeights, Virtual, class_inputs
@@ -121,6 +121,7 @@ def cosine_softmax(
         rows_ND = torch.cat((rows_ND, unit_rows(constant_rows.detach())))
     first = None if isinstance(class_weights, (torch.Tensor, Virtual)) else class_weights.first
     sharded = first is not None
+    whole = len(parts) == 1 and not sharded  # all classes are in `weights`
     most = (
         _KEPT_ELEMENTS.get(weights.device.type, _KEPT_ON_ACCELERATOR)
         if torch.is_grad_enabled()
@@ -133,14 +134,23 @@ def cosine_softmax(
         and pays_in_parts(rows_ND, weights.shape[0])
     )
     with torch.no_grad():
-        column_NK = (labels[:, None] - (first or 0)) * centers_per_class
-        column_NK = column_NK + torch.arange(centers_per_class, device=labels.device)
+        column_NK = labels[:, None] - first if first else labels[:, None]
+        if centers_per_class > 1:
+            centers_K = torch.arange(centers_per_class, device=labels.device)
+            column_NK = column_NK * centers_per_class + centers_K
         inverse = [
             inverse_norms(some) if normalise_weights else some.new_ones(len(some)) for some in parts
         ]
-        cosine_N1, nearest_N1, inverse_N1 = _find_true(
-            rows_ND, column_NK, parts, torch.cat(inverse), sharded
-        )
+        if whole and centers_per_class == 1:
+            # An accelerator's assertion fails here if a label is out of range.
+            true_ND, inverse_N1 = weights.index_select(0, labels), inverse[0][column_NK]
+            dot_N1 = true_ND.mul_(rows_ND).sum(1, keepdim=True)
+            cosine_N1 = dot_N1.mul_(inverse_N1)
+            nearest_N1 = labels[:, None]  # torch.compile can't pass `column_NK` twice
+        else:
+            cosine_N1, nearest_N1, inverse_N1 = _find_true(
+                rows_ND, column_NK, parts, torch.cat(inverse), sharded
+            )
         if sharded:
             all_reduce_(cosine_N1)
         if row_margins is None:
@@ -156,13 +166,16 @@ def cosine_softmax(
     pull_N1 = -slope_N1 if in_parts else inverse_N1 * -slope_N1
     gap_N1 = _Gap.apply(
         weights, rows_ND, column_NK, nearest_N1, pull_N1, inverse[0], threshold_N1, progress, scale,
-        normalise_weights, in_parts, embeddings.dtype != rows.dtype, rows.shape[0], parts[1:],
-        inverse[1:], target_N1, sharded, 0 < rows_ND.shape[0] * weights.shape[0] <= most,
+        normalise_weights, in_parts, embeddings.dtype != rows.dtype, whole, rows.shape[0],
+        parts[1:], inverse[1:], target_N1, sharded,
+        0 < rows_ND.shape[0] * weights.shape[0] <= most,
     )  # fmt: skip
-    # Use 1 − p_y = σ(gap) and −log p_y = −log σ(−gap) to avoid the difference of nearly equal
-    # numbers.
+    # Use 1 − p_y = σ(gap) and −log p_y = log(1 + e^gap) to avoid the difference of nearly equal
+    # numbers. From 40 on, log(1 + e^gap) is the gap in float64, too.
     losses_N1 = (
-        -logsigmoid(-gap_N1) if positive_in_denominator else gap_N1.where(gap_N1 != -torch.inf, 0)
+        softplus(gap_N1, threshold=40.0)
+        if positive_in_denominator
+        else gap_N1.where(gap_N1 != -torch.inf, 0)
     )
     value: torch.Tensor = losses_N1.mean()
     return sum_gradient_over_ranks(value) if sharded else value
@@ -214,6 +227,7 @@ class _Comparison(NamedTuple):
     normalise_weights: bool
     in_parts: bool  # rows and weights are then both normalised; see `pays_in_parts`
     rounded: bool  # the rows' gradient will be rounded to half precision
+    whole: bool  # there are no other weights, so that `column_NK` is in [0, C)
 
     def factors(self, columns: slice) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return weights to multiply, (L, D), and the factors of their products, (L,): unit weights
@@ -262,22 +276,33 @@ class _Comparison(NamedTuple):
                 threshold_R1 = self.threshold_N1[rows]
                 modulated = modulate_hard_(logits_RL, threshold_R1, self.progress, self.scale)
                 slopes = modulated if slopes is None else slopes * modulated
-            _put_(logits_RL, self.column_NK[rows] - start_L, -torch.inf)
+            self.put_(logits_RL, self.column_NK[rows], start_L, -torch.inf)
             yield rows, columns, logits_RL, weights_LD, slopes
 
-
-def _put_(block_RL: torch.Tensor, column_RK: torch.Tensor, number: torch.Tensor | float) -> None:
-    """Write a number into columns of each row, unless they are outside of the block."""
-    here_RK = column_RK.clamp(0, block_RL.shape[1] - 1)
-    block_RL.scatter_(
-        1, here_RK, torch.where(here_RK == column_RK, number, block_RL.gather(1, here_RK))
-    )
+    def put_(
+        self,
+        block_RL: torch.Tensor,
+        column_RK: torch.Tensor,
+        start: int,
+        number: torch.Tensor | float,
+    ) -> None:
+        """Write a number into columns of each row, unless they are outside of the block, whose
+        first column is `start`.
+        """
+        if self.whole and block_RL.shape[1] == len(self.weights_CD):
+            block_RL.scatter_(1, column_RK, number)
+            return
+        column_RK = column_RK - start
+        here_RK = column_RK.clamp(0, block_RL.shape[1] - 1)
+        block_RL.scatter_(
+            1, here_RK, torch.where(here_RK == column_RK, number, block_RL.gather(1, here_RK))
+        )
 
 
 _COMPARISON = (
     "Tensor class_weights, Tensor rows, Tensor column_NK, Tensor nearest_N1, Tensor pull_N1, "
     "Tensor inverse_norm_C, Tensor? threshold_N1, Tensor? progress, float scale, bool "
-    "normalise_weights, bool in_parts, bool rounded"
+    "normalise_weights, bool in_parts, bool rounded, bool whole"
 )
 
 
@@ -306,7 +331,7 @@ def _compute(
     # Pass over the class weights last, so that the exponentials to keep are relative to the highest
     # of all logits.
     for comparison in reversed(comparisons):
-        before_N1 = highest_N1.clone()
+        before_N1 = highest_N1.clone() if constant_weights else highest_N1
         kept = kept_NC if keeps and comparison is own else None
         for rows, _, block_RL, weights_LD, slopes in comparison.pass_over(kept):
             highest_R1 = highest_N1[rows].maximum(block_RL.amax(1, keepdim=True))
@@ -323,14 +348,15 @@ def _compute(
                     split(block_RL[:batch], comparison.row_parts),
                     split(weights_LD, comparison.row_parts),
                 )
-    pushed_BD.mul_((before_N1 - highest_N1).exp_()[: len(pushed_BD)])
+    if constant_weights:
+        pushed_BD.mul_((before_N1 - highest_N1).exp_()[:batch])
     if sharded:
         before_N1, highest_N1 = highest_N1, all_reduce_(highest_N1.clone(), ReduceOp.MAX)
         decay_N1 = (before_N1 - highest_N1).exp_()
         total_N1 = all_reduce_(total_N1 * decay_N1)
         kept_NC.mul_(decay_N1[: len(kept_NC)])
     if keeps:
-        _put_(kept_NC, own.nearest_N1, own.pull_N1 * total_N1)
+        own.put_(kept_NC, own.nearest_N1, 0, own.pull_N1 * total_N1)
     return highest_N1 + total_N1.log() - target_N1, highest_N1, total_N1, pushed_BD, kept_NC
 
 
@@ -366,7 +392,7 @@ def _differentiate(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
             block_NL.sub_(highest_N1).exp_()
             if slopes is not None:
                 block_NL.mul_(slopes)
-            _put_(block_NL, own.nearest_N1 - columns.start, own.pull_N1 * total_N1)
+            own.put_(block_NL, own.nearest_N1, columns.start, own.pull_N1 * total_N1)
             yield columns, block_NL, weights_LD
 
     def read() -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
@@ -418,7 +444,7 @@ class _Gap(torch.autograd.Function):
         gradients = differentiate(
             *inputs, *ctx.numbers, *outputs, upstream_N1, *ctx.needs_input_grad[:2]
         )
-        return *gradients, *[None] * 16
+        return *gradients, *[None] * 17
 
 
 # Operators, so that torch.compile doesn't unroll the passes. Eager calls don't use them, since each

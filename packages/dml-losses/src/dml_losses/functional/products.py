@@ -73,7 +73,7 @@ def multiply(
 
 def split(x: torch.Tensor, parts: int) -> tuple[torch.Tensor, ...]:
     """Split a matrix into bfloat16 matrices that add up to it, the largest first; for 0 parts,
-    return it alone.
+    return the matrix.
     """
     if not parts:
         return (x,)
@@ -93,7 +93,7 @@ def add_product_(
     Args:
         sums_ND: (N, D).
         weights, rows: (N, M) and (M, D), both from `split`. If both have two parts, the error is
-            about 2e-6 of the largest sum; with three, it is that of float32.
+            about 2e-6 of the largest sum; if both have three, it is as small as in float32.
         alpha, beta: numbers; if β = 0, the sums needn't be initialised.
     """
     with torch.autocast(sums_ND.device.type, enabled=False):
@@ -136,8 +136,8 @@ def _concatenate(x_ND: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
 
 
 def _split(x: torch.Tensor, order: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Split numbers (N, M) into parts that add up to them; return these parts, of which 0 is the
-    largest, (N, P, M).
+    """Split numbers (N, M) into parts that add up to them; return the parts in this order, where 0
+    is the largest, (N, P, M).
     """
     if x.is_cuda and (kernel := _split_kernel()) is not None:
         return kernel(x, order, dtype)
@@ -145,7 +145,7 @@ def _split(x: torch.Tensor, order: tuple[int, ...], dtype: torch.dtype) -> torch
     for _ in range(max(order)):
         rest = rest - halves[-1].to(x.dtype)  # exact
         halves.append(rest.to(dtype))
-    with torch.autocast(x.device.type, enabled=False):  # stack would mix this dtype with its own
+    with torch.autocast(x.device.type, enabled=False):  # whose dtype can't be stacked with others
         return torch.stack([halves[part] for part in order], dim=1)
 
 
@@ -164,7 +164,7 @@ def _split_kernel() -> Callable[..., torch.Tensor] | None:
         return None
     except Exception as error:
         warnings.warn(
-            f"Triton can't compile a kernel ({error}), so large batches take about 1.5 times as "
+            f"Triton can't compile a kernel ({error}), so large batches take about 1.4 times as "
             "long; it needs a C compiler and Python's headers",
             stacklevel=2,
         )

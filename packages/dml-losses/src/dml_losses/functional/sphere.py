@@ -102,7 +102,8 @@ def through_norm_(
     step = 1024 if gradient_ND.device.type == "cpu" else max(len(gradient_ND), 1)
     for gradient, rows, inverse in zip(*(torch.split(tensor, step) for tensor in tensors)):
         direction = rows if unit else rows * inverse
-        gradient.sub_(direction * (gradient * direction).sum(dim=1, keepdim=True))
+        dot = (gradient * direction).sum(dim=1, keepdim=True)
+        gradient.addcmul_(direction, dot, value=-1)
         if unit:
             gradient.mul_(inverse)
     return gradient_ND

@@ -1,7 +1,7 @@
 """A Triton kernel that splits float32 numbers into numbers in half precision, in a single pass.
 
-PyTorch needs a pass for each rounding and each difference, and most of a step's time on a GPU is
-that of such passes.
+PyTorch needs a pass for each rounding and each difference, and such passes take most of a step's
+time on a GPU.
 """
 
 from __future__ import annotations
