@@ -70,10 +70,12 @@ sizes! {
     /// The queries per table, enough that packing the gallery costs little compared with the
     /// products.
     table_queries: 512;
-    /// In rows with at least this number of items, keys are sorted by three digits instead of two.
-    three_digits: 1 << 17;
-    /// If at least this number of a row's items must be sorted, they are sorted digit by digit.
-    radix_entries: 512;
+    /// A query is ranked from values in float32, unless these leave more than one item in this
+    /// number open.
+    items_per_open_value: 5;
+    /// The minimum number of queries to rank from tables of values in float32, which are computed
+    /// for a sample of the queries first.
+    value_queries: 128;
     /// If a class or the open pairs of a task have at least this number of queries, and of items,
     /// keys come from a table.
     class_table: 16;

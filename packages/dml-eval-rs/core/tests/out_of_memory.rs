@@ -665,6 +665,12 @@ fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     let mut add = |name, case: Box<dyn Fn(&Run)>| cases.push((name, case));
     const TABLED: &[(&str, usize)] = &[("many_positives", 1), ("table_keys", 4000)];
+    const VALUED: &[(&str, usize)] = &[
+        ("many_positives", 1),
+        ("table_keys", 4000),
+        ("value_queries", 0),
+        ("items_per_open_value", 0),
+    ];
     const SCREENED: &[(&str, usize)] =
         &[("many_positives", 1 << 40), ("directions", 0), ("block_bytes", 60_000)];
     const ALONG: &[(&str, usize)] = &[("many_positives", 1 << 40), ("directions", 32)];
@@ -676,6 +682,10 @@ fn cases() -> Vec<Case> {
     add(
         "evaluate by tables",
         Box::new(|run| by_labels(run, TABLED, &DEEP, &ALL_TIES, Euclidean, Float32)),
+    );
+    add(
+        "evaluate by values",
+        Box::new(|run| by_labels(run, VALUED, &DEEP, &[Ties::Index], Euclidean, SixteenBit)),
     );
     add(
         "evaluate by a screen",

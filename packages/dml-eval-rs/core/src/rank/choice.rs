@@ -19,6 +19,9 @@ use crate::side::Side;
 /// One in `ITEMS_PER_SAMPLED` items is sampled, up to `SAMPLE`. The lowest positive is sought among
 /// at most `POSITIVES`.
 const SAMPLE: usize = 128;
+/// The cost of ranking from values as a share of the cost of ranking from keys, as measured in
+/// docs/internals/evaluator-speed.md.
+const COST_OF_VALUES: f64 = 0.4;
 const ITEMS_PER_SAMPLED: usize = 16;
 const POSITIVES: usize = 32;
 /// The maximum number of queries that are compared with the sample at a time.
@@ -33,8 +36,8 @@ pub(crate) struct Choice<'a, S> {
 
 impl<S: Space> Choice<'_, S> {
     /// Tells for each query of an evaluation whether a table is cheaper, given the last rank that
-    /// matters to the metrics.
-    pub fn for_evaluation(&self, depth: u64) -> Result<Vec<bool>> {
+    /// matters to the metrics, and whether tables may contain values instead of keys.
+    pub fn for_evaluation(&self, depth: u64, by_values: bool) -> Result<Vec<bool>> {
         let number = |q: usize| self.relation.number(q);
         let lowest = |query: u32, keys: &mut Keys| {
             let candidates = self.relation.candidates(query as usize);
@@ -44,7 +47,8 @@ impl<S: Space> Choice<'_, S> {
             let keys = keys.compute(self.space, query as usize, matches)?;
             Ok(keys.iter().copied().fold(f64::INFINITY, f64::min))
         };
-        self.choose(number, |q| depth.max(number(q) as u64), lowest)
+        let worth = self.space.listed_share() * if by_values { COST_OF_VALUES } else { 1.0 };
+        self.choose(number, |q| depth.max(number(q) as u64), lowest, worth)
     }
 
     /// Tells for each query of a count whether a table is cheaper, given the positives and the
@@ -54,7 +58,8 @@ impl<S: Space> Choice<'_, S> {
             let positives = counts.positives(query as usize);
             Ok(positives[counts.count_active(query as usize, positives.len()) - 1].key)
         };
-        self.choose(|q| counts.positives(q).len(), |q| counts.last_rank(q), lowest)
+        let worth = self.space.listed_share();
+        self.choose(|q| counts.positives(q).len(), |q| counts.last_rank(q), lowest, worth)
     }
 
     fn choose(
@@ -62,6 +67,7 @@ impl<S: Space> Choice<'_, S> {
         number: impl Fn(usize) -> usize,
         last_rank: impl Fn(usize) -> u64,
         lowest: impl Fn(u32, &mut Keys) -> Result<f64> + Sync,
+        worth: f64,
     ) -> Result<Vec<bool>> {
         let (queries, items) = (self.relation.queries(), self.space.rows(Side::Gallery));
         if let Some(many) = self.control.sizes().many_positives {
@@ -75,7 +81,6 @@ impl<S: Space> Choice<'_, S> {
             let negatives = if last < above { last * (1.0 + (above / last).ln()) } else { above };
             (negatives + number(q) as f64 / 2.0) / items as f64
         };
-        let worth = self.space.listed_share();
         // A screen of embeddings can count the items between a few positives without listing them.
         // Codes are tied too often.
         let counted = if self.space.distances().is_some() {
@@ -111,6 +116,10 @@ impl<S: Space> Choice<'_, S> {
                 tabled[*query as usize] =
                     listed(*query as usize, above as f64 / sample.len() as f64) > worth;
             }
+        }
+        // For the few queries that are left, a screen of the array would compare all pairs.
+        if 4 * tabled.iter().filter(|tabled| **tabled).count() > 3 * open.len() {
+            open.iter().for_each(|query| tabled[*query as usize] = true);
         }
         Ok(tabled)
     }

@@ -86,9 +86,12 @@ pub fn evaluate_all<S: Comparable>(
     }
     let metrics = &options.metrics;
     let depth = metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
-    let by_relation =
-        relations.iter().map(|relation| Choice { space, relation, control }.for_evaluation(depth));
-    let by_relation = try_collect(by_relation)?;
+    let ranking = Ranking { relations, ties: rules, metrics };
+    let by_values = ranking.suits_values(queries, control) && space.distances().is_none();
+    let choose = |relation: &Relation<'_>| {
+        Choice { space, relation, control }.for_evaluation(depth, by_values)
+    };
+    let by_relation = try_collect(relations.iter().map(choose))?;
     // When a query needs a table for a relation, this table is used for all relations.
     let tabled = collect((0..queries).map(|q| by_relation.iter().any(|tabled| tabled[q])))?;
     let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum();
@@ -119,12 +122,7 @@ pub fn evaluate_all<S: Comparable>(
     for batch in &plan.screened {
         compute(&mut results, &evaluation.count_by_screen(batch.clone())?, batch.start)?;
     }
-    Ranking { relations, ties: rules, metrics }.compute(
-        space,
-        &plan.tabled,
-        &mut results,
-        control,
-    )?;
+    ranking.compute(space, &plan.tabled, &mut results, control)?;
     let screened = plan.screened.iter().cloned().flatten().filter(|q| few[*q] > 0);
     let is_exchanged = |q: usize| tabled[q] || plan.rounds.is_none() && few[q] > 0;
     let computed = collect_counted(screened.chain(plan.tabled.iter().map(|q| *q as usize)))?;

@@ -1,14 +1,15 @@
 //! Ranks the positives of a query by the keys of all items.
 //!
-//! Keys are mapped to integers, in descending order, and integers to buckets. If a bucket does not
-//! contain positives, items are only counted. Other items are sorted by integer, and items with
-//! equal integers by key. So when few items are positive, few are sorted.
+//! Keys are mapped to integers, in descending order, and integers to buckets. Items are moved to
+//! the buckets, so a bucket starts at the number of preceding items. Only buckets with positives are
+//! sorted. If the row contains approximate keys, exact keys are computed for positives and negatives
+//! that are too near to each other.
 
+use std::mem::take;
 use std::ops::Range;
 
 use crate::control::Control;
-use crate::counting_sort::sort_by_part;
-use crate::error::Result;
+use crate::error::{Result, argument};
 use crate::kernel::Kernel;
 use crate::memory::{Grow, collect_counted, full};
 use crate::random::Random;
@@ -21,37 +22,52 @@ use crate::rank::ties::{Positive, TieRules, Ties};
 const TIED: u64 = 1 << 63;
 const PLACE_SHIFT: u32 = 1;
 const INTEGER_SHIFT: u32 = 33;
-/// The bits per digit, and the digits per integer. Long rows use three shorter digits, so fewer
-/// items share an integer.
-const DIGITS: (u32, u32) = (12, 2);
-const DIGITS_OF_MANY: (u32, u32) = (10, 3);
+/// The bits per integer. Excluded items get the next larger integer.
+const INTEGER_BITS: u32 = 29;
+const EXCLUDED: u32 = 1 << INTEGER_BITS;
 /// The maximum number of bits in the index of a bucket: the counts of more buckets wouldn't fit
 /// into a core's caches.
 const BUCKET_BITS: u32 = 16;
+/// Buckets with more items are sorted separately, because `sort_nearly_sorted` would be slow.
+const LARGE: u32 = 16;
 /// The number of keys to sample, to estimate the range of keys that integers must cover.
 const SAMPLE: usize = 128;
 
 /// The items of a query in order: keys, kinds, and indices in the full gallery.
-pub(crate) struct Row<'a, I> {
-    pub keys: &'a [f64],
+pub(crate) struct Row<'a, K, I> {
+    pub keys: &'a [K],
+    /// Items are in the order of exact keys if the keys in this row differ by more than this. If it
+    /// is 0, keys are exact.
+    pub slack: f64,
     pub kinds: &'a [Kind],
     pub index: I,
     /// Positives that aren't in this row, in ranking order.
     pub given: &'a [Positive],
 }
 
-impl<I: Fn(usize) -> u64> Row<'_, I> {
-    fn positive(&self, entry: u64) -> Positive {
-        let place = (entry >> PLACE_SHIFT) as u32 as usize;
+impl<K, I> Row<'_, K, I> {
+    fn len(&self) -> usize {
+        self.keys.len() + self.given.len()
+    }
+}
+
+impl<K: Copy + Into<f64>, I: Fn(usize) -> u64> Row<'_, K, I> {
+    /// Appends the keys of the items at some places.
+    pub fn keys_at(&self, places: &[u32], keys: &mut Vec<f64>) -> Result<()> {
+        keys.try_extend(places.iter().map(|place| self.item(*place as usize).key))
+    }
+
+    /// Returns a key and an index in the full gallery.
+    fn item(&self, place: usize) -> Positive {
         match place.checked_sub(self.keys.len()) {
-            None => Positive { key: self.keys[place], index: (self.index)(place) },
+            None => Positive { key: self.keys[place].into(), index: (self.index)(place) },
             Some(given) => self.given[given],
         }
     }
 
     /// Returns a number below almost all keys, and a number above almost all keys.
     fn range(&self) -> (f64, f64) {
-        let sampled = Random::new(3).spread(self.keys.len(), SAMPLE).map(|place| self.keys[place]);
+        let sampled = Random::new(3).spread(self.keys.len(), SAMPLE).map(|i| self.keys[i].into());
         let all = sampled.chain(self.given.iter().map(|positive| positive.key));
         let (low, high) = all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), key| {
             (low.min(key), high.max(key))
@@ -60,96 +76,136 @@ impl<I: Fn(usize) -> u64> Row<'_, I> {
     }
 }
 
+/// Returns the entries of all items, given their integers and the kinds of those in the row.
+fn entries(integers: &[u32], kinds: &[Kind]) -> impl Iterator<Item = u64> + Clone {
+    let (from_row, from_given) = integers.split_at(kinds.len());
+    let entry = |integer: u32, place: u64, is_match: bool| {
+        u64::from(integer) << INTEGER_SHIFT | place << PLACE_SHIFT | u64::from(is_match)
+    };
+    let of_row = from_row.iter().zip(kinds).zip(0..);
+    let of_given = from_given.iter().zip(kinds.len() as u64..);
+    of_row
+        .map(move |((integer, kind), place)| entry(*integer, place, *kind == Kind::Match))
+        .chain(of_given.map(move |(integer, place)| entry(*integer, place, true)))
+}
+
+fn place(entry: u64) -> usize {
+    (entry >> PLACE_SHIFT) as u32 as usize
+}
+
+fn integer(entry: u64) -> u64 {
+    (entry & !TIED) >> INTEGER_SHIFT
+}
+
 /// Sorts the rows of queries, one after the other, using the same buffers.
 #[derive(Default)]
 pub(crate) struct RowRanker {
     /// The integers of the items. Excluded items get a larger integer than all others.
     integers: Vec<u32>,
+    /// The largest difference of integers if keys differ by at most the slack.
+    near: u64,
     /// The number of bits by which an integer is shifted right to get the bucket.
     shift: u32,
-    /// Per bucket, twice the number of unlisted items in earlier buckets, plus 1 if this bucket's
-    /// items are listed.
-    buckets: Vec<u64>,
-    /// The number of unlisted items that aren't excluded.
-    unlisted: u64,
-    /// Entries of the items that may matter, sorted by key in descending order, then by index.
+    /// The entries of the items with the largest keys, if these are sufficient.
+    selected: Vec<u64>,
+    /// Per bucket, first twice the number of items, plus 1 if an item is a positive; then the
+    /// number of items in earlier buckets; and finally the end of the bucket's entries.
+    buckets: Vec<u32>,
+    /// The entries per item by bucket. The entries of `sorted` are sorted by key in descending
+    /// order, then by index. Items that don't matter come last.
     entries: Vec<u64>,
-    spare: Vec<u64>,
-    ends: Vec<u32>,
+    sorted: Vec<Range<usize>>,
+    large: Vec<Range<usize>>,
+    /// Entries that exact keys must order, and their places and keys.
+    open: Vec<Range<usize>>,
+    places: Vec<u32>,
+    keys: Vec<f64>,
+    ordered: Vec<(Positive, u64)>,
 }
 
 impl RowRanker {
     /// Sorts the items of `row`, at least down to rank `last_rank` and to the first positive.
-    pub fn sort<I: Fn(usize) -> u64>(
+    /// `compute` must append the exact keys of the items at some places. Returns false if more than
+    /// `most` exact keys are necessary.
+    pub fn sort<K: Copy + Into<f64>, I: Fn(usize) -> u64>(
         &mut self,
-        row: &Row<'_, I>,
+        row: &Row<'_, K, I>,
         last_rank: u64,
-        kernel: &Kernel,
-        control: &Control,
-    ) -> Result<()> {
-        let items = row.keys.len() + row.given.len();
-        let (bits, digits) =
-            if items < control.sizes().three_digits { DIGITS } else { DIGITS_OF_MANY };
-        let beyond = 1u32 << (bits * digits);
-        self.shift = bits * digits - items.ilog2().saturating_sub(2).min(BUCKET_BITS);
-        self.map_to_integers(row, beyond, kernel)?;
-        self.fill_buckets(row, beyond, last_rank)?;
-        self.entries.try_resize(items, 0)?;
-        let found = self.list(0..row.keys.len(), |place| row.kinds[place] == Kind::Match, 0);
-        let found = self.list(row.keys.len()..items, |_| true, found);
-        self.entries.truncate(found);
-        if found < control.sizes().radix_entries {
-            control.took(|| "keys sorted by comparison");
-            self.entries.sort_unstable();
-        } else {
-            control.took(|| {
-                if digits == DIGITS.1 {
-                    "keys sorted by two digits"
-                } else {
-                    "keys sorted by three digits"
-                }
-            });
-            for shift in (0..digits).map(|digit| INTEGER_SHIFT + bits * digit) {
-                let digit = |entry: &u64| (entry >> shift) as usize & ((1 << bits) - 1);
-                sort_by_part(
-                    self.entries.iter().copied(),
-                    1 << bits,
-                    digit,
-                    &mut self.ends,
-                    &mut self.spare,
-                )?;
-                std::mem::swap(&mut self.entries, &mut self.spare);
-            }
+        (kernel, control): (&Kernel, &Control),
+        most: usize,
+        compute: impl FnOnce(&[u32], &mut Vec<f64>) -> Result<()>,
+    ) -> Result<bool> {
+        if row.len() >= 1 << 31 {
+            return argument(format!(
+                "a query is ranked among {} items; expected fewer than 2^31: evaluate the gallery \
+                 in parts",
+                row.len()
+            ));
         }
-        self.order_equal(row);
-        Ok(())
+        self.map_to_integers(row, kernel)?;
+        let number = self.select(row, last_rank)?;
+        // Selected items share a part of the range of integers.
+        let items = number.map_or(row.len(), |number| 4 * number);
+        self.shift = INTEGER_BITS - items.ilog2().clamp(1, BUCKET_BITS);
+        if self.near > 1 << self.shift {
+            return Ok(false);
+        }
+        self.entries.try_resize(row.len(), 0)?;
+        let (integers, selected) = (take(&mut self.integers), take(&mut self.selected));
+        let moved = if let Some(number) = number {
+            control.took(|| "first ranks selected");
+            self.move_to_buckets(selected[..number].iter().copied(), last_rank)
+        } else {
+            self.move_to_buckets(entries(&integers, row.kinds), last_rank)
+        };
+        (self.integers, self.selected) = (integers, selected);
+        moved?;
+        for large in &self.large {
+            self.entries[large.clone()].sort_unstable();
+        }
+        for sorted in &self.sorted {
+            sort_nearly_sorted(&mut self.entries[sorted.clone()]);
+        }
+        self.find_open(row)?;
+        if self.places.len() > most {
+            return Ok(false);
+        }
+        if row.slack > 0.0 && !self.places.is_empty() {
+            control.took(|| "near values ordered by keys");
+        }
+        self.keys.clear();
+        compute(&self.places, &mut self.keys)?;
+        self.order_open(row)?;
+        Ok(true)
     }
 
-    /// Maps the keys of items that aren't excluded to integers below `beyond`.
-    fn map_to_integers<I: Fn(usize) -> u64>(
+    /// Maps the keys of items that aren't excluded to integers below `EXCLUDED`.
+    fn map_to_integers<K: Copy + Into<f64>, I: Fn(usize) -> u64>(
         &mut self,
-        row: &Row<'_, I>,
-        beyond: u32,
+        row: &Row<'_, K, I>,
         kernel: &Kernel,
     ) -> Result<()> {
         let (low, high) = row.range();
-        let scale = Some(f64::from(beyond - 1) / (high - low))
+        let scale = Some(f64::from(EXCLUDED - 1) / (high - low))
             .filter(|scale| scale.is_finite())
             .unwrap_or(0.0);
+        // Rounding to integers adds at most 1 to the difference.
+        self.near =
+            if row.slack > 0.0 { ((row.slack * scale) as u64).saturating_add(2) } else { 0 };
         let integer = move |key: f64| {
             // Adding 2⁵² puts the rounded number into the lowest bits of the sum, since the unit in
             // the last place is then 1.
-            (((high - key) * scale).max(0.0).min(f64::from(beyond - 1)) + (1u64 << 52) as f64)
+            (((high - key) * scale).max(0.0).min(f64::from(EXCLUDED - 1)) + (1u64 << 52) as f64)
                 .to_bits() as u32
         };
-        self.integers.try_resize(row.keys.len() + row.given.len(), 0)?;
+        self.integers.try_resize(row.len(), 0)?;
         let (from_row, from_given) = self.integers.split_at_mut(row.keys.len());
         kernel.vectorize(
             #[inline(always)]
             || {
                 for ((out, key), kind) in from_row.iter_mut().zip(row.keys).zip(row.kinds) {
-                    let own = integer(*key);
-                    *out = if *kind == Kind::Excluded { beyond } else { own };
+                    let own = integer((*key).into());
+                    *out = if *kind == Kind::Excluded { EXCLUDED } else { own };
                 }
             },
         );
@@ -160,141 +216,255 @@ impl RowRanker {
         Ok(())
     }
 
-    /// Decides which buckets' items are listed, and counts the items of the other buckets that
-    /// matter.
-    fn fill_buckets<I: Fn(usize) -> u64>(
+    /// Selects the items with the largest keys, if a sample suggests that few items matter. Returns
+    /// the number of these items if they include all items that matter.
+    fn select<K, I>(&mut self, row: &Row<'_, K, I>, last_rank: u64) -> Result<Option<usize>> {
+        // Allow for the deviations of a sample.
+        let rank = last_rank.min(row.len() as u64) as usize * SAMPLE / row.len() * 5 / 4 + 6;
+        if rank >= SAMPLE / 2 {
+            return Ok(None);
+        }
+        let sample = Random::new(5).spread(row.len(), SAMPLE).map(|place| self.integers[place]);
+        let mut sampled = [EXCLUDED; SAMPLE];
+        sampled.iter_mut().zip(sample).for_each(|(to, integer)| *to = integer);
+        let limit = u64::from(*sampled.select_nth_unstable(rank).1);
+        self.selected.try_resize(row.len() + 1, 0)?;
+        let mut number = 0;
+        entries(&self.integers, row.kinds).for_each(|entry| {
+            // Always write the entry, because the CPU would mispredict a branch.
+            self.selected[number] = entry;
+            number += usize::from(integer(entry) <= limit);
+        });
+        // All other items come after these.
+        let certain = self.selected[..number]
+            .iter()
+            .filter(|e| integer(**e) <= limit.saturating_sub(self.near));
+        let (certain, matches) =
+            certain.fold((0, 0), |(certain, matches), entry| (certain + 1, matches + (entry & 1)));
+        let suffices = (self.near..u64::from(EXCLUDED)).contains(&limit)
+            && certain >= last_rank
+            && matches > 0;
+        Ok(suffices.then_some(number))
+    }
+
+    /// Decides which buckets to sort, and replaces counts by the numbers of earlier items. Returns
+    /// the first bucket with items that don't matter.
+    fn list_buckets(&mut self, last_rank: u64) -> Result<usize> {
+        let has_positive = |bucket: &u32| bucket & 1 == 1;
+        let first = self.buckets.iter().position(has_positive).unwrap_or(0);
+        let last = self.buckets.iter().rposition(has_positive).unwrap_or(0);
+        // Items in adjacent buckets may be in the opposite order.
+        let reach = usize::from(self.near > 0);
+        let (mut end, mut before) = (first + 1, 0u64);
+        if last_rank == u64::MAX {
+            end = last + 1;
+        } else {
+            before += self.buckets[..end].iter().map(|bucket| u64::from(bucket >> 1)).sum::<u64>();
+            while end <= last && before < last_rank {
+                before += u64::from(self.buckets[end] >> 1);
+                end += 1;
+            }
+        }
+        let end = (end + reach).min(self.buckets.len() - 1);
+        self.sorted.clear();
+        self.large.clear();
+        let (mut before, mut previous) = (0, 0);
+        for b in 0..end {
+            let (own, next) = (self.buckets[b], self.buckets[b + 1]);
+            let is_sorted = (own | (previous | next) & reach as u32) & 1 == 1;
+            self.buckets[b] = before;
+            let entries = before as usize..(before + (own >> 1)) as usize;
+            if is_sorted {
+                if own >> 1 > LARGE {
+                    self.large.try_push(entries.clone())?;
+                }
+                match self.sorted.last_mut() {
+                    Some(sorted) if sorted.end == entries.start => sorted.end = entries.end,
+                    _ => self.sorted.try_push(entries)?,
+                }
+            }
+            before += own >> 1;
+            previous = own;
+        }
+        self.buckets[end] = before;
+        Ok(end)
+    }
+
+    /// Moves items to the buckets. Items that don't matter come last, in any order.
+    fn move_to_buckets(
         &mut self,
-        row: &Row<'_, I>,
-        beyond: u32,
+        items: impl Iterator<Item = u64> + Clone,
         last_rank: u64,
     ) -> Result<()> {
         self.buckets.clear();
-        self.buckets.try_resize(1 + (beyond >> self.shift) as usize, 0)?;
-        let kinds = row
-            .kinds
-            .iter()
-            .map(|kind| u64::from(*kind == Kind::Match))
-            .chain(row.given.iter().map(|_| 1));
-        for (integer, is_match) in self.integers.iter().zip(kinds) {
-            // Holds twice the number of items, plus 1 if the bucket contains a positive.
-            let bucket = &mut self.buckets[(integer >> self.shift) as usize];
-            *bucket = (*bucket + 2) | is_match;
-        }
-        *self.buckets.last_mut().expect("the last bucket is for excluded items") = 0;
-        let first = self.buckets.iter().position(|bucket| bucket & 1 == 1).unwrap_or(0);
-        let last = self.buckets.iter().rposition(|bucket| bucket & 1 == 1).unwrap_or(0);
-        let mut before = 0;
-        self.unlisted = 0;
-        for (b, bucket) in self.buckets.iter_mut().enumerate() {
-            let (number, has_positive) = (*bucket >> 1, *bucket & 1);
-            let matters = u64::from(b <= last && (b <= first || before < last_rank));
-            *bucket = (2 * self.unlisted) | (has_positive & matters);
-            before += number;
-            self.unlisted += number * matters * (1 - has_positive);
+        self.buckets.try_resize(1 + (EXCLUDED >> self.shift) as usize, 0)?;
+        let (shift, buckets) = (self.shift, &mut self.buckets[..]);
+        items.clone().for_each(|entry| {
+            let bucket = &mut buckets[(integer(entry) >> shift) as usize];
+            *bucket = (*bucket + 2) | entry as u32 & 1;
+        });
+        let end = self.list_buckets(last_rank)?;
+        let (entries, buckets) = (&mut self.entries[..], &mut self.buckets[..=end]);
+        items.for_each(|entry| {
+            let at = &mut buckets[((integer(entry) >> shift) as usize).min(end)];
+            entries[*at as usize] = entry;
+            *at += 1;
+        });
+        Ok(())
+    }
+
+    /// Finds the sorted entries that are too near to each other, and must be ordered by exact keys:
+    /// a positive and a negative or, if the keys in the row are exact, also two positives.
+    fn find_open<K, I>(&mut self, row: &Row<'_, K, I>) -> Result<()> {
+        self.open.clear();
+        self.places.clear();
+        let (entries, near) = (&self.entries[..], self.near);
+        let are_open = |a: u64, b: u64| {
+            integer(b) - integer(a) <= near
+                && (if row.slack > 0.0 { a ^ b } else { a | b }) & 1 == 1
+        };
+        for sorted in &self.sorted {
+            let mut at = sorted.start + 1;
+            while at < sorted.end {
+                if !are_open(entries[at - 1], entries[at]) {
+                    at += 1;
+                    continue;
+                }
+                let (first, last) = (integer(entries[at - 1]), integer(entries[at]));
+                let found = self.open.last().map_or(0, |open| open.end).max(sorted.start);
+                let (mut start, mut end) = (at - 1, found.max(at + 1));
+                while start > found && last - integer(entries[start - 1]) <= near {
+                    start -= 1;
+                }
+                while end < sorted.end && integer(entries[end]) - first <= near {
+                    end += 1;
+                }
+                match self.open.last_mut() {
+                    Some(open) if open.end >= start => {
+                        start = open.end;
+                        open.end = end;
+                    }
+                    _ => self.open.try_push(start..end)?,
+                }
+                let places = entries[start..end].iter().map(|entry| place(*entry) as u32);
+                self.places.try_extend(places)?;
+                at += 1;
+            }
         }
         Ok(())
     }
 
-    /// Enters the items of listed buckets after the first `found` entries, and returns the new
-    /// number of entries.
-    fn list(
+    /// Sorts open entries by exact key, and marks an entry if its key equals the previous key.
+    fn order_open<K: Copy + Into<f64>, I: Fn(usize) -> u64>(
         &mut self,
-        places: Range<usize>,
-        is_match: impl Fn(usize) -> bool,
-        mut found: usize,
-    ) -> usize {
-        let (entries, integers) = (&mut self.entries[..], &self.integers[places.clone()]);
-        for (place, &integer) in places.zip(integers) {
-            let entry = u64::from(integer) << INTEGER_SHIFT | (place as u64) << PLACE_SHIFT;
-            // Always write the entry and keep it by adding 0 or 1, because the CPU would mispredict
-            // a branch.
-            entries[found] = entry | u64::from(is_match(place));
-            found += (self.buckets[(integer >> self.shift) as usize] & 1) as usize;
-        }
-        found
-    }
-
-    /// Returns the number of unlisted items before an entry.
-    fn unlisted_before(&self, entry: u64) -> u64 {
-        self.buckets[((entry & !TIED) >> INTEGER_SHIFT >> self.shift) as usize] >> 1
-    }
-
-    /// Sorts entries with equal integers by key if they include a positive, and marks an entry if
-    /// its key equals the previous key.
-    fn order_equal<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>) {
-        let mut start = 0;
-        for end in 1..=self.entries.len() {
-            let same = |at: usize| (self.entries[at] ^ self.entries[start]) >> INTEGER_SHIFT == 0;
-            if end < self.entries.len() && same(end) {
-                continue;
-            }
-            let equal = &mut self.entries[start..end];
-            start = end;
-            if equal.len() == 1 || equal.iter().all(|entry| entry & 1 == 0) {
-                continue;
-            }
-            let positive = |entry: &u64| row.positive(*entry);
-            equal.sort_unstable_by(|a, b| {
-                let (a, b) = (positive(a), positive(b));
+        row: &Row<'_, K, I>,
+    ) -> Result<()> {
+        let mut keys = &self.keys[..];
+        for open in &self.open {
+            let entries = &mut self.entries[open.clone()];
+            let (own, rest) = keys.split_at(entries.len());
+            keys = rest;
+            self.ordered.clear();
+            self.ordered.try_extend(entries.iter().zip(own).map(|(entry, key)| {
+                (Positive { key: *key, index: row.item(place(*entry)).index }, *entry)
+            }))?;
+            self.ordered.sort_unstable_by(|(a, _), (b, _)| {
                 b.key.total_cmp(&a.key).then(a.index.cmp(&b.index))
             });
-            for at in 1..equal.len() {
-                if positive(&equal[at]).key == positive(&equal[at - 1]).key {
-                    equal[at] |= TIED;
-                }
+            let mut previous = f64::NAN;
+            for (entry, (item, own)) in entries.iter_mut().zip(&self.ordered) {
+                *entry = own | if item.key == previous { TIED } else { 0 };
+                previous = item.key;
             }
         }
+        Ok(())
     }
 
     /// Lists the sorted positives in order.
-    pub fn list_positives<I: Fn(usize) -> u64>(&self, row: &Row<'_, I>) -> Result<Vec<Positive>> {
+    pub fn list_positives<K: Copy + Into<f64>, I: Fn(usize) -> u64>(
+        &self,
+        row: &Row<'_, K, I>,
+    ) -> Result<Vec<Positive>> {
+        let entries = self.sorted.iter().flat_map(|sorted| &self.entries[sorted.clone()]);
         collect_counted(
-            self.entries.iter().filter(|entry| *entry & 1 == 1).map(|entry| row.positive(*entry)),
+            entries.filter(|entry| *entry & 1 == 1).map(|entry| row.item(place(*entry))),
         )
     }
 
     /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order; the rule
-    /// `index` does not use them.
-    pub fn counts<I: Fn(usize) -> u64>(
+    /// `index` does not use them. Negatives after the sorted positives may be omitted or counted in
+    /// the last slot.
+    pub fn counts<K: Copy + Into<f64>, I: Fn(usize) -> u64>(
         &self,
-        row: &Row<'_, I>,
+        row: &Row<'_, K, I>,
         rules: TieRules,
         positives: &[Positive],
     ) -> Result<Vec<u64>> {
-        let number = self.entries.iter().map(|entry| entry & 1).sum::<u64>() as usize;
+        let sorted =
+            || self.sorted.iter().map(|sorted| (sorted.start, &self.entries[sorted.clone()]));
+        let number = sorted().flat_map(|(_, entries)| entries).map(|entry| entry & 1).sum::<u64>();
+        let number = number as usize;
         let per_positive = rules.slots_per_positive();
         let mut counts = full(per_positive * number + 1, 0)?;
         let mut before = 0;
         if rules == TieRules::One(Ties::Index) {
             // First store the number of items before each positive: adding to a slot would wait for
             // the last addition.
-            for (entry, at) in self.entries.iter().zip(0..) {
-                counts[before] = at + self.unlisted_before(*entry);
-                before += (entry & 1) as usize;
+            for (start, entries) in sorted() {
+                for (entry, at) in entries.iter().zip(start as u64..) {
+                    counts[before] = at;
+                    before += (entry & 1) as usize;
+                }
             }
-            counts[number] = self.entries.len() as u64 + self.unlisted;
+            counts[number] = row.len() as u64;
             for after in (1..=number).rev() {
                 counts[after] -= counts[after - 1] + 1;
             }
             return Ok(counts);
         }
-        let mut unlisted = 0;
-        for tied in self.entries.chunk_by(|_, next| next & TIED != 0) {
-            let own = tied.iter().map(|entry| entry & 1).sum::<u64>() as usize;
-            counts[per_positive * before] += self.unlisted_before(tied[0]) - unlisted;
-            unlisted = self.unlisted_before(tied[0]);
-            if let [entry] = tied {
-                counts[per_positive * before] += 1 - (entry & 1);
-            } else {
-                for negative in tied.iter().filter(|entry| *entry & 1 == 0) {
-                    let Positive { key, index } = row.positive(*negative);
-                    counts[rules.slot(before, &positives[before..before + own], key, index)] += 1;
+        let mut counted = 0;
+        for (start, entries) in sorted() {
+            counts[per_positive * before] += (start - counted) as u64;
+            counted = start + entries.len();
+            for tied in entries.chunk_by(|_, next| next & TIED != 0) {
+                let own = tied.iter().map(|entry| entry & 1).sum::<u64>() as usize;
+                if let [entry] = tied {
+                    counts[per_positive * before] += 1 - (entry & 1);
+                } else {
+                    for negative in tied.iter().filter(|entry| *entry & 1 == 0) {
+                        let Positive { key, index } = row.item(place(*negative));
+                        let slot = rules.slot(before, &positives[before..before + own], key, index);
+                        counts[slot] += 1;
+                    }
                 }
+                before += own;
             }
-            before += own;
         }
-        counts[per_positive * before] += self.unlisted - unlisted;
+        counts[per_positive * before] += (row.len() - counted) as u64;
         Ok(counts)
+    }
+}
+
+/// Sorts entries that are almost in order: most are at most two places away.
+fn sort_nearly_sorted(entries: &mut [u64]) {
+    // Two passes without branches that the CPU would mispredict leave little to insertion sort. The
+    // first moves large entries up, and the second moves small entries down.
+    let mut largest = 0;
+    for entry in &mut *entries {
+        (*entry, largest) = ((*entry).min(largest), (*entry).max(largest));
+    }
+    let mut smallest = largest;
+    for entry in entries.iter_mut().rev() {
+        (*entry, smallest) = ((*entry).max(smallest), (*entry).min(smallest));
+    }
+    for end in 1..entries.len() {
+        let entry = entries[end];
+        let mut at = end;
+        while at > 0 && entries[at - 1] > entry {
+            entries[at] = entries[at - 1];
+            at -= 1;
+        }
+        entries[at] = entry;
     }
 }
 
@@ -304,7 +474,6 @@ mod tests {
 
     use super::*;
     use crate::kernel::select;
-    use crate::sizes::Sizes;
 
     fn kinds(numbers: &[u8]) -> Vec<Kind> {
         numbers
@@ -313,27 +482,24 @@ mod tests {
             .collect()
     }
 
+    fn keys() -> impl Strategy<Value = Vec<f64>> {
+        let key = prop_oneof![
+            (-3i8..3).prop_map(f64::from),
+            -1.0f64..1.0,
+            Just(1e300),
+            Just(-1e300),
+            Just(1e-310),
+        ];
+        proptest::collection::vec(key, 1..200)
+    }
+
     proptest! {
         #[test]
         fn counts_are_those_of_each_negatives_slot(
-            keys in proptest::collection::vec(
-                prop_oneof![
-                    (-3i8..3).prop_map(f64::from),
-                    -1.0f64..1.0,
-                    Just(1e300),
-                    Just(-1e300),
-                    Just(1e-310),
-                ],
-                1..200,
-            ),
+            keys in keys(),
             numbers in proptest::collection::vec(0u8..3, 200), given in 0usize..6, first in 6u64..9,
-            last_rank in prop_oneof![Just(u64::MAX), 1u64..20], many: bool, radix: bool,
+            last_rank in prop_oneof![Just(u64::MAX), 1u64..20],
         ) {
-            let control = Control::traced(Sizes {
-                three_digits: if many { 0 } else { usize::MAX },
-                radix_entries: if radix { 0 } else { usize::MAX },
-                ..Sizes::default()
-            });
             // Some given positives come before the row in the gallery, others after the row.
             let to_positive = |(i, &key): (u64, &f64)| Positive {
                 key,
@@ -343,7 +509,8 @@ mod tests {
             given.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
             let kinds = kinds(&numbers[..keys.len()]);
             let row = Row {
-                keys: &keys,
+                keys: &keys[..],
+                slack: 0.0,
                 kinds: &kinds,
                 index: |place| first + place as u64,
                 given: &given,
@@ -357,7 +524,11 @@ mod tests {
             positives.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
             prop_assume!(!positives.is_empty());
             let mut ranker = RowRanker::default();
-            ranker.sort(&row, last_rank, select(None).unwrap(), &control).unwrap();
+            let with = (select(None).unwrap(), &Control::default());
+            let exact = |places: &[u32], keys: &mut Vec<f64>| row.keys_at(places, keys);
+            prop_assert!(
+                ranker.sort(&row, last_rank, with, usize::MAX, exact).unwrap()
+            );
             let found = ranker.list_positives(&row).unwrap();
             for rules in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected]
                 .map(TieRules::One)
@@ -378,6 +549,44 @@ mod tests {
                 let before = counts[..last].iter().sum::<u64>() + found.len() as u64;
                 let kept = before + counts[last];
                 prop_assert!(found.len() == positives.len() || kept >= last_rank);
+            }
+        }
+
+        #[test]
+        fn approximate_keys_give_the_ranks_of_exact_keys(
+            exact in keys(), numbers in proptest::collection::vec(0u8..3, 200),
+            noise in proptest::collection::vec(-0.49f64..0.49, 200),
+            slack in prop_oneof![Just(1e-9), 1e-3..0.03, Just(0.4)],
+            last_rank in prop_oneof![Just(u64::MAX), 1u64..20], most in 0usize..100,
+        ) {
+            let kinds = kinds(&numbers[..exact.len()]);
+            let keys: Vec<f64> =
+                exact.iter().zip(noise).map(|(key, noise)| key + slack * noise).collect();
+            let index = |place| place as u64;
+            let row = Row { keys: &keys[..], slack, kinds: &kinds, index, given: &[] };
+            let mut order: Vec<usize> =
+                (0..exact.len()).filter(|i| kinds[*i] != Kind::Excluded).collect();
+            order.sort_by(|a, b| exact[*b].total_cmp(&exact[*a]).then(a.cmp(b)));
+            let ranks = order.iter().zip(1u64..).filter(|(i, _)| kinds[**i] == Kind::Match);
+            let expected: Vec<u64> = ranks.map(|(_, rank)| rank).collect();
+            prop_assume!(!expected.is_empty());
+            let mut ranker = RowRanker::default();
+            let (with, mut computed) = ((select(None).unwrap(), &Control::default()), 0);
+            let is_decided = ranker.sort(&row, last_rank, with, most, |places, keys| {
+                computed = places.len();
+                keys.try_extend(places.iter().map(|place| exact[*place as usize]))
+            });
+            prop_assert!(computed <= most);
+            if is_decided.unwrap() {
+                let counts = ranker.counts(&row, TieRules::One(Ties::Index), &[]).unwrap();
+                let mut found = Vec::new();
+                for (count, place) in counts[..counts.len() - 1].iter().zip(1u64..) {
+                    found.push(found.last().map_or(0, |rank| rank + 1 - place) + count + place);
+                }
+                for (i, rank) in expected.iter().enumerate() {
+                    let found = found.get(i).copied().unwrap_or(u64::MAX);
+                    prop_assert!(found == *rank || i > 0 && found.min(*rank) > last_rank);
+                }
             }
         }
     }

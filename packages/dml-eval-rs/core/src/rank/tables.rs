@@ -9,8 +9,10 @@ use zerocopy::FromZeros;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::kernel::Kernel;
-use crate::memory::{Grow, allocate, collect, collect_each, full, try_collect, zeros};
+use crate::memory::{
+    Grow, allocate, collect, collect_counted, collect_each, full, try_collect, zeros,
+};
+use crate::random::Random;
 use crate::rank::distance_ranker::DistanceRanker;
 use crate::rank::metric::Metric;
 use crate::rank::metrics::{PerQuery, last_discount};
@@ -19,8 +21,12 @@ use crate::rank::relation::{Kind, Relation};
 use crate::rank::row_ranker::{Row, RowRanker};
 use crate::rank::ties::{Positive, TieRules, Ties};
 use crate::rank::values::{Discounts, Order};
-use crate::rows::space::Space;
+use crate::rows::keys::Keys;
+use crate::rows::space::{Space, Values};
 use crate::side::Side;
+
+/// The queries to rank from values first, to find out whether tables of keys cost less.
+const SAMPLE: usize = 16;
 
 /// What to compute for the queries: metrics, per relation and rule for ties.
 pub(crate) struct Ranking<'a> {
@@ -46,6 +52,7 @@ impl Ranking<'_> {
         let discounts = &Discounts::new(last_discount(self.metrics, items.len() as u64), control)?;
         let mut store = |(query, rows): (u32, Vec<Vec<f64>>)| {
             results.iter_mut().zip(rows).for_each(|(result, row)| result.set(query as usize, &row));
+            Ok(())
         };
         if let Some(codes) =
             space.distances().filter(|codes| codes.largest() <= DistanceRanker::LARGEST)
@@ -56,7 +63,7 @@ impl Ranking<'_> {
                     codes.distance_table(queries, items, table, control)
                 },
                 || Ok((DistanceRanker::new(codes.largest())?, Vec::new(), Vec::new())),
-                |(ranker, marks, kinds), query, distances, _| {
+                |(ranker, marks, kinds), query, distances, (_, ())| {
                     let rank = |relation: &Relation<'_>, kinds: &[Kind], take: &mut Take<'_>| {
                         control.took(|| "ranks from distances");
                         ranker.count(distances, kinds, marks, space.kernel())?;
@@ -85,22 +92,26 @@ impl Ranking<'_> {
                 control,
             )
         } else {
+            let left = self.rank_by_values(space, queries, discounts, &mut store, control)?;
             for_each_row(
-                (queries, items, space.bytes()),
+                (&left, items, space.bytes()),
                 |queries, items, table: &mut [f64]| space.key_table(queries, items, table, control),
                 || Ok(<(RowRanker, Vec<Kind>)>::default()),
-                |(ranker, kinds), query, keys, _| {
+                |(ranker, kinds), query, keys, (_, ())| {
                     let rank = |relation: &Relation<'_>, kinds: &[Kind], take: &mut Take<'_>| {
                         control.took(|| "ranks from keys");
-                        self.rank_keys(
-                            relation,
-                            query,
-                            (keys, kinds),
-                            ranker,
-                            space.kernel(),
-                            take,
-                            control,
-                        )
+                        let index = |place| relation.gallery_index(place as u32);
+                        let row = Row { keys, slack: 0.0, kinds, index, given: &[] };
+                        let compute =
+                            |places: &[u32], keys: &mut Vec<f64>| row.keys_at(places, keys);
+                        ranker.sort(
+                            &row,
+                            self.depth(relation, query),
+                            (space.kernel(), control),
+                            usize::MAX,
+                            compute,
+                        )?;
+                        self.take_order(relation, query, &row, ranker, take)
                     };
                     Ok((
                         query,
@@ -111,6 +122,99 @@ impl Ranking<'_> {
                 control,
             )
         }
+    }
+
+    /// Ranks from tables of values, and computes the keys of items that the values leave open.
+    /// Returns the queries for which tables of keys cost less.
+    fn rank_by_values<S: Space>(
+        &self,
+        space: &S,
+        queries: &[u32],
+        discounts: &Discounts,
+        store: &mut impl FnMut((u32, Vec<Vec<f64>>)) -> Result<()>,
+        control: &Control,
+    ) -> Result<Vec<u32>> {
+        let mut left = Vec::new();
+        let suits = self.suits_values(queries.len(), control);
+        let Some(mut values) = (if suits { space.values()? } else { None }) else {
+            left.try_extend(queries.iter().copied())?;
+            return Ok(left);
+        };
+        let items = 0..space.rows(Side::Gallery) as u32;
+        let most = items.len().checked_div(control.sizes().items_per_open_value);
+        let most = most.unwrap_or(usize::MAX);
+        let mut rank = |queries: &[u32], left: &mut Vec<u32>| {
+            let mut receive = |(query, rows): (u32, Option<Vec<Vec<f64>>>)| match rows {
+                Some(rows) => store((query, rows)),
+                None => left.try_push(query),
+            };
+            for_each_row(
+                (queries, items.clone(), space.bytes()),
+                |queries, _, table: &mut [f32]| values.fill(queries, table, control),
+                || Ok(<(RowRanker, Vec<Kind>, Keys)>::default()),
+                |(ranker, kinds, buffer), query, values, (_, margin)| {
+                    let mut is_decided = true;
+                    let rank = |relation: &Relation<'_>, kinds: &[Kind], take: &mut Take<'_>| {
+                        let index = |place| relation.gallery_index(place as u32);
+                        let row =
+                            Row { keys: values, slack: 2.0 * margin, kinds, index, given: &[] };
+                        let compute = |places: &[u32], keys: &mut Vec<f64>| {
+                            let items = places.iter().copied();
+                            keys.try_extend(
+                                buffer.compute(space, query as usize, items)?.iter().copied(),
+                            )
+                        };
+                        is_decided = is_decided
+                            && ranker.sort(
+                                &row,
+                                self.depth(relation, query),
+                                (space.kernel(), control),
+                                most,
+                                compute,
+                            )?;
+                        if !is_decided {
+                            control.took(|| "values leave too much open");
+                        } else {
+                            control.took(|| "ranks from values");
+                            self.take_order(relation, query, &row, ranker, take)?;
+                        }
+                        Ok(())
+                    };
+                    let rows =
+                        self.each_relation((query, values.len()), kinds, rank, discounts, control)?;
+                    Ok((query, is_decided.then_some(rows)))
+                },
+                &mut receive,
+                control,
+            )
+        };
+        let sample = collect(Random::new(4).spread(queries.len(), SAMPLE).map(|i| queries[i]))?;
+        rank(&sample, &mut left)?;
+        let others = queries.iter().filter(|query| sample.binary_search(query).is_err()).copied();
+        let suits = 2 * left.len() <= sample.len();
+        if suits {
+            rank(&collect_counted(others.clone())?, &mut left)?;
+        }
+        // Pairs of these queries are compared twice.
+        control.add_to_total(left.len() as u64 * items.len() as u64);
+        if !suits {
+            left.try_extend(others)?;
+        }
+        Ok(left)
+    }
+
+    /// Whether values can rank this number of queries: the order of two positives must not matter,
+    /// as it does to grades and to rules that ask which positives are tied.
+    pub fn suits_values(&self, queries: usize, control: &Control) -> bool {
+        queries >= control.sizes().value_queries
+            && self.ties == [Ties::Index]
+            && self.relations.iter().all(|relation| relation.grades().is_none())
+    }
+
+    /// Returns the last rank that matters to a query.
+    fn depth(&self, relation: &Relation<'_>, query: u32) -> u64 {
+        let depth = self.metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
+        depth.max(relation.number(query as usize) as u64)
     }
 
     /// Computes the metrics of a query per relation and rule. `rank` must call the given function
@@ -142,29 +246,19 @@ impl Ranking<'_> {
         Ok(rows)
     }
 
-    /// Orders the positives of a query by key, under each rule.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "a row, a thread's buffers, and arguments that all queries share"
-    )]
-    fn rank_keys(
+    /// Takes the order of the positives in a sorted row, under each rule.
+    fn take_order<K: Copy + Into<f64>, I: Fn(usize) -> u64>(
         &self,
         relation: &Relation<'_>,
         query: u32,
-        (keys, kinds): (&[f64], &[Kind]),
-        ranker: &mut RowRanker,
-        kernel: &Kernel,
+        row: &Row<'_, K, I>,
+        ranker: &RowRanker,
         take: &mut Take<'_>,
-        control: &Control,
     ) -> Result<()> {
         let number = relation.number(query as usize);
-        let row =
-            Row { keys, kinds, index: |place| relation.gallery_index(place as u32), given: &[] };
-        let depth = self.metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
-        ranker.sort(&row, depth.max(number as u64), kernel, control)?;
         let mut positives = Vec::new();
         if relation.grades().is_some() || self.ties != [Ties::Index] {
-            positives = ranker.list_positives(&row)?;
+            positives = ranker.list_positives(row)?;
             if positives.len() < number {
                 // nDCG's best order contains all positives, so add the positives that weren't
                 // sorted.
@@ -178,10 +272,9 @@ impl Ranking<'_> {
         }
         for &ties in self.ties {
             let rules = TieRules::One(ties);
-            let mut counts = ranker.counts(&row, rules, &positives)?;
-            // Positives that weren't sorted must get ranks too deep to matter.
-            *counts.last_mut().expect("the last slot counts negatives after all positives") +=
-                keys.len() as u64;
+            let mut counts = ranker.counts(row, rules, &positives)?;
+            // The last slot counts all items, so positives that weren't sorted get ranks too deep to
+            // matter.
             counts.try_resize(rules.slots_per_positive() * number + 1, 0)?;
             take(Order::new(&positives, counts, ties)?, &positives)?;
         }
@@ -201,12 +294,12 @@ pub(crate) fn count_from_tables<S: Space>(
     items: Range<usize>,
     control: &Control,
 ) -> Result<()> {
-    let mut ignore = |()| ();
+    let mut ignore = |()| Ok(());
     for_each_row(
         (queries, items.start as u32..items.end as u32, space.bytes()),
         |queries, items, table: &mut [f64]| space.key_table(queries, items, table, control),
         || Ok(<(RowRanker, Vec<Kind>)>::default()),
-        |(ranker, kinds), query, keys, start| {
+        |(ranker, kinds), query, keys, (start, ())| {
             control.took(|| "counts from keys");
             let q = query as usize;
             let positives = counts.positives(q);
@@ -218,8 +311,14 @@ pub(crate) fn count_from_tables<S: Space>(
                 .filter(|kind| **kind == Kind::Match)
                 .for_each(|kind| *kind = Kind::Excluded);
             let index = |place: usize| relation.gallery_index((start + place) as u32);
-            let row = Row { keys, kinds, index, given: &positives[..active] };
-            ranker.sort(&row, u64::MAX, space.kernel(), control)?;
+            let row = Row { keys, slack: 0.0, kinds, index, given: &positives[..active] };
+            ranker.sort(
+                &row,
+                u64::MAX,
+                (space.kernel(), control),
+                usize::MAX,
+                |places, keys| row.keys_at(places, keys),
+            )?;
             let found = ranker.counts(&row, counts.rules, positives)?;
             // Negatives after the last active positive don't matter to any metric.
             let slots = counts.slots(q).iter().zip(&found[..found.len() - 1]);
@@ -238,13 +337,13 @@ pub(crate) fn count_from_tables<S: Space>(
 const BYTES_PER_KEY: usize = 16;
 
 /// Fills tables with the keys of `queries` and all items, and computes a result per row, given the
-/// query and the first item.
-fn for_each_row<T: FromZeros + Send + Sync, B: Send, R: Default + Send>(
+/// query, the first item and what `fill` returned.
+fn for_each_row<T: FromZeros + Send + Sync, F: Copy + Sync, B: Send, R: Default + Send>(
     (queries, items, bytes): (&[u32], Range<u32>, usize),
-    fill: impl Fn(&[u32], &[u32], &mut [T]) -> Result<()>,
+    mut fill: impl FnMut(&[u32], &[u32], &mut [T]) -> Result<F>,
     buffers: impl Fn() -> Result<B> + Sync + Send,
-    compute: impl Fn(&mut B, u32, &[T], usize) -> Result<R> + Sync + Send,
-    receive: &mut impl FnMut(R),
+    compute: impl Fn(&mut B, u32, &[T], (usize, F)) -> Result<R> + Sync + Send,
+    receive: &mut impl FnMut(R) -> Result<()>,
     control: &Control,
 ) -> Result<()> {
     if queries.is_empty() || items.is_empty() {
@@ -257,13 +356,13 @@ fn for_each_row<T: FromZeros + Send + Sync, B: Send, R: Default + Send>(
     let mut table: Vec<T> = zeros(together * columns.len())?;
     for queries in queries.chunks(together) {
         let table = &mut table[..queries.len() * columns.len()];
-        fill(queries, &columns, table)?;
+        let filled = fill(queries, &columns, table)?;
         control.check()?;
         let rows = table.par_chunks_exact(columns.len()).zip(queries);
         let found = collect_each(rows, &buffers, |buffers, (row, &query)| {
-            compute(buffers, query, row, items.start as usize)
+            compute(buffers, query, row, (items.start as usize, filled))
         })?;
-        found.into_iter().for_each(&mut *receive);
+        found.into_iter().try_for_each(&mut *receive)?;
         control.advance(table.len() as u64);
     }
     Ok(())

@@ -10,11 +10,12 @@ use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::kernel::{Kernel, Tiles, Word};
 use crate::memory::{Grow, each, full};
+use crate::rows::dense_values::DenseValues;
 use crate::rows::key_table::{Shape, fill};
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::packing::{Axis, Extent, Goal, Packing};
 use crate::rows::panels::Panels;
-use crate::rows::space::{Distances, Scratch, Space};
+use crate::rows::space::{Distances, Scratch, Space, Values};
 use crate::side::Side;
 
 /// The widest code in bytes. Float32 represents all distances of such codes exactly.
@@ -253,6 +254,10 @@ impl<'a> Space for Codes<'a> {
 
     fn value_slack(&self) -> f64 {
         0.0
+    }
+
+    fn values(&self) -> Result<Option<impl Values>> {
+        Ok(None::<DenseValues<'_, 'a>>)
     }
 
     fn key_of_screened(&self, screened: f64) -> Option<f64> {

@@ -67,6 +67,9 @@ const MANY_FOR_BFLOAT16: usize = 24;
 /// never narrow.
 const LONGEST_INT16: usize = 1 << 16;
 
+/// Prefetch the row of the item this number of pairs ahead: items of pairs are far apart.
+const AHEAD: usize = 8;
+
 /// Two validated matrices, and the similarity used to compare rows.
 pub struct Dense<'a> {
     pub(super) queries: Matrix<'a>,
@@ -220,7 +223,9 @@ impl<'a> Dense<'a> {
     /// Computes the sums from float32 rows in place, or returns false if a row is of a different
     /// type.
     fn sum_in_place(&self, pairs: &[(u32, u32)], sums: &mut [f64]) -> bool {
-        for (together, sums) in pairs.chunks(PAIRS).zip(sums.chunks_mut(PAIRS)) {
+        for (at, (together, sums)) in pairs.chunks(PAIRS).zip(sums.chunks_mut(PAIRS)).enumerate() {
+            let ahead = pairs.iter().skip(PAIRS * at + AHEAD).take(PAIRS);
+            ahead.for_each(|pair| self.prefetch(Side::Gallery, pair.1 as usize));
             let (mut q, mut g) = ([&[0.0f32; 0][..]; PAIRS], [&[0.0f32; 0][..]; PAIRS]);
             for (slot, &(query, item)) in together.iter().enumerate() {
                 match (self.queries.slice32(query as usize), self.gallery.slice32(item as usize)) {

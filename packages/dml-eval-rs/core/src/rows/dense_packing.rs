@@ -37,6 +37,7 @@ pub struct DensePacking<'s, 'a> {
     pub(super) space: &'s Dense<'a>,
     pub(super) frame: Frame,
     pub(super) prefix: Option<Prefix>,
+    pub(super) word: Word,
 }
 
 impl<'s, 'a> DensePacking<'s, 'a> {
@@ -52,7 +53,7 @@ impl<'s, 'a> DensePacking<'s, 'a> {
     pub(crate) fn whole(space: &'s Dense<'a>) -> Result<Self> {
         let sample = Sample::draw(space, Sample::FOR_FRAME)?;
         let frame = Frame::choose(&sample.rows, space.dim(), space.similarity())?;
-        Ok(DensePacking { space, frame, prefix: None })
+        Ok(DensePacking { space, frame, prefix: None, word: space.word() })
     }
 
     /// Returns a bound on the rounding errors of any pair.
@@ -78,7 +79,7 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         let frame = Frame::around(Vec::new(), &sample, space.dim(), space.similarity()).unwrap();
         let prefix =
             Prefix::new(space.kernel(), directions, space.dim(), &Control::default()).unwrap();
-        DensePacking { space, frame, prefix: Some(prefix) }
+        DensePacking { space, frame, prefix: Some(prefix), word: space.word() }
     }
 
     /// Returns a packing per kind: all coordinates, or along principal or other directions, centred
@@ -92,10 +93,10 @@ impl<'s, 'a> DensePacking<'s, 'a> {
                 sample.iter().skip(i).step_by(dim).sum::<f64>() * dim as f64 / sample.len() as f64
             })
             .collect();
-        let mut kinds = Vec::new();
+        let (mut kinds, word) = (Vec::new(), space.word());
         for centre in [Vec::new(), mean] {
             let frame = || Frame::around(centre.clone(), &sample, dim, similarity).unwrap();
-            kinds.push(DensePacking { space, frame: frame(), prefix: None });
+            kinds.push(DensePacking { space, frame: frame(), prefix: None, word });
             let mut rows = sample.clone();
             rows.chunks_exact_mut(dim).for_each(|row| {
                 frame().enter(row);
@@ -115,7 +116,7 @@ impl<'s, 'a> DensePacking<'s, 'a> {
                 principal.chain([axes(1.0), axes(1.0 + 1e-4)]).filter(|found| !found.is_empty())
             {
                 let prefix = Prefix::new(space.kernel(), &directions, dim, &control).unwrap();
-                kinds.push(DensePacking { space, frame: frame(), prefix: Some(prefix) });
+                kinds.push(DensePacking { space, frame: frame(), prefix: Some(prefix), word });
             }
         }
         kinds
@@ -129,7 +130,7 @@ impl<'s, 'a> DensePacking<'s, 'a> {
 
 impl Packing for DensePacking<'_, '_> {
     fn word(&self) -> Word {
-        self.space.word()
+        self.word
     }
 
     fn steps(&self) -> usize {
@@ -146,8 +147,9 @@ impl Packing for DensePacking<'_, '_> {
         extents: &mut [Extent],
     ) -> Result<()> {
         let lanes = Lanes { side, axis, rows, width, panel, extents };
-        let DensePacking { space, frame, prefix } = self;
-        space.kernel().vectorize(Encoding { space, frame, prefix: prefix.as_ref(), lanes })
+        let DensePacking { space, frame, prefix, word } = self;
+        let prefix = prefix.as_ref();
+        space.kernel().vectorize(Encoding { space, frame, prefix, word: *word, lanes })
     }
 
     fn is_sorted(&self) -> bool {
@@ -156,7 +158,6 @@ impl Packing for DensePacking<'_, '_> {
 
     fn margin(&self, row: Extent, column: Extent) -> f64 {
         let numbers = self.numbers() as f64;
-        let dim = self.space.dim() as f64;
         // Allow two roundings per term, which is enough whether multiply-add is fused or not: see
         // docs/internals/evaluator-exactness.md. Integer sums are exact; four roundings turn them
         // into products.
@@ -167,12 +168,26 @@ impl Packing for DensePacking<'_, '_> {
         }
         let gamma = operations / (1.0 - operations);
         let lengths = (row.norm + row.residual) * (column.norm + column.residual);
+        let products = gamma * (lengths + row.residual_norm * column.residual_norm);
+        self.bound(row, column, gamma, products)
+    }
+
+    fn offset(&self) -> f64 {
+        self.frame.offset()
+    }
+}
+
+impl DensePacking<'_, '_> {
+    /// Bounds the errors of a value, given a bound for the errors of the sum of products, and for
+    /// the relative error of a sum in any order.
+    pub(super) fn bound(&self, row: Extent, column: Extent, gamma: f64, products: f64) -> f64 {
+        let numbers = self.numbers() as f64;
+        let dim = self.space.dim() as f64;
         let packing = row.residual * (column.norm + column.residual) + row.norm * column.residual;
         let biases = row.bias + column.bias;
         // A bias is rounded to float32. The magnitudes of the pieces add up to at most 1 + 2⁻⁷
         // times the bias.
-        let summing = gamma * (lengths + row.residual_norm * column.residual_norm + 1.01 * biases)
-            + 2.0 * UNIT32 * biases;
+        let summing = products + (1.01 * gamma + 2.0 * UNIT32) * biases;
         // Allow for the rounding of both keys (the screened item's and the positive's) and of the
         // frame. Products in keys underflow by at most dim · 2^−1074 · scale² ≤ dim · 2^−76. Scaled
         // rows are not longer than 1.
@@ -182,12 +197,12 @@ impl Packing for DensePacking<'_, '_> {
             self.prefix.as_ref().map_or(0.0, |prefix| prefix.error() * row.length * column.length);
         // The CPU may flush products to zero. For integers, this affects only the product of the
         // scales, times a sum below 2^31.
-        let times = if is_integer { (1u64 << 10) as f64 } else { (numbers + 8.0) * 4.0 };
+        let times = if self.word() == Word::Int16Pair {
+            (1u64 << 10) as f64
+        } else {
+            (numbers + 8.0) * 4.0
+        };
         let underflow = times * f64::from(f32::MIN_POSITIVE);
         (packing + summing + deciding + projecting + underflow) * 1.0001
-    }
-
-    fn offset(&self) -> f64 {
-        self.frame.offset()
     }
 }

@@ -6,11 +6,12 @@ use crate::exact::{UNIT64, pack_lanes, padded_len};
 use crate::kernel::{Kernel, Sum};
 use crate::rows::dense::Dense;
 use crate::rows::dense_packing::DensePacking;
+use crate::rows::dense_values::DenseValues;
 use crate::rows::key_table::{Shape, fill, pack_rows};
 use crate::rows::matrix::Source;
 use crate::rows::packing::Goal;
 use crate::rows::similarity::Similarity;
-use crate::rows::space::{Scratch, Space};
+use crate::rows::space::{Scratch, Space, Values};
 use crate::side::Side;
 
 impl<'a> Space for Dense<'a> {
@@ -121,6 +122,10 @@ impl<'a> Space for Dense<'a> {
         control: &Control,
     ) -> Result<()> {
         self.score_table(queries, items, scores, control)
+    }
+
+    fn values(&self) -> Result<Option<impl Values>> {
+        DenseValues::new(self).map(Some)
     }
 
     fn listed_share(&self) -> f64 {

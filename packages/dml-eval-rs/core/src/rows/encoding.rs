@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::exact::{UNIT64, square};
-use crate::kernel::Work;
+use crate::kernel::{Word, Work};
 use crate::memory::full;
 use crate::rows::dense::Dense;
 use crate::rows::frame::{Frame, Framed};
@@ -34,6 +34,7 @@ pub(super) struct Encoding<'a, 'rows> {
     pub space: &'a Dense<'rows>,
     pub frame: &'a Frame,
     pub prefix: Option<&'a Prefix>,
+    pub word: Word,
     pub lanes: Lanes<'a>,
 }
 
@@ -52,8 +53,8 @@ impl Work for Encoding<'_, '_> {
 impl Encoding<'_, '_> {
     #[inline(always)]
     fn run_whole(self) -> Result<()> {
-        let Encoding { space, frame, lanes, .. } = self;
-        let (mut row, mut words) = (Vec::new(), RowWords::new(space.word()));
+        let Encoding { space, frame, word, lanes, .. } = self;
+        let (mut row, mut words) = (Vec::new(), RowWords::new(word));
         for (lane, (index, extent)) in lanes.rows.zip(lanes.extents).enumerate() {
             space.scale_row(lanes.side, index, &mut row)?;
             let framed = frame.enter(&mut row);
@@ -65,9 +66,9 @@ impl Encoding<'_, '_> {
 
     #[inline(always)]
     fn run_along(self, prefix: &Prefix) -> Result<()> {
-        let Encoding { space, frame, lanes, .. } = self;
+        let Encoding { space, frame, word, lanes, .. } = self;
         let (together, dim) = (prefix.rows(), space.dim());
-        let (mut row, mut words) = (Vec::new(), RowWords::new(space.word()));
+        let (mut row, mut words) = (Vec::new(), RowWords::new(word));
         let (mut framed, mut rounded) =
             (full(together, Framed::default())?, full(dim * together, 0.0)?);
         let mut coordinates = Coordinates::default();

@@ -8,6 +8,7 @@ pub(crate) mod comparable;
 pub(crate) mod dense;
 pub(crate) mod dense_packing;
 mod dense_space;
+pub(crate) mod dense_values;
 pub(crate) mod derived;
 mod encoding;
 mod frame;

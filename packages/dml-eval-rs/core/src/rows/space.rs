@@ -28,6 +28,13 @@ pub trait Distances: Sync {
     ) -> Result<()>;
 }
 
+/// Tables of approximate values.
+pub trait Values {
+    /// Fills `values` with the values of all pairs of `queries` and gallery items, query by query.
+    /// Returns a bound for the errors of all values. When cancelled, leaves the table incomplete.
+    fn fill(&mut self, queries: &[u32], values: &mut [f32], control: &Control) -> Result<f64>;
+}
+
 /// Queries and items, with a ranking of the gallery per query.
 ///
 /// The *key* decides the rank: larger keys are nearer, equal keys are ties. The *value*, which a
@@ -83,6 +90,8 @@ pub trait Space: Sync {
     fn distances(&self) -> Option<&dyn Distances> {
         None
     }
+    /// Returns tables of values in float32, if they cost less than tables of keys.
+    fn values(&self) -> Result<Option<impl Values>>;
     /// Returns a share of the items. A screen that lists a larger share is slower than a table of
     /// all keys, as measured in docs/internals/evaluator-speed.md.
     fn listed_share(&self) -> f64;
