@@ -32,7 +32,9 @@ def split_in_one_pass(x: torch.Tensor, order: tuple[int, ...], dtype: torch.dtyp
         grid = (triton.cdiv(num_rows, rows), triton.cdiv(num_columns, columns))
         code = sum(part << 2 * place for place, part in enumerate(order))
         sizes = (num_rows, num_columns, x.stride(0))
-        _split[grid](x, parts, *sizes, code, places, max(order) + 1, rows, columns)
+        # Triton starts kernels on the current device.
+        with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+            _split[grid](x, parts, *sizes, code, places, max(order) + 1, rows, columns)
     return parts
 
 
