@@ -1,9 +1,9 @@
 //! Ranks the positives of a query by the keys of all items.
 //!
 //! Keys are mapped to integers, in descending order, and integers to buckets. Items are moved to
-//! the buckets, so a bucket starts at the number of preceding items. Only buckets with positives are
-//! sorted. If the row contains approximate keys, exact keys are computed for positives and negatives
-//! that are too near to each other.
+//! the buckets, so a bucket starts at the number of preceding items. Only buckets with positives
+//! are sorted. If the row contains approximate keys, exact keys are computed for positives and
+//! negatives that are too near to each other.
 
 use std::mem::take;
 use std::ops::Range;

@@ -273,8 +273,8 @@ impl Ranking<'_> {
         for &ties in self.ties {
             let rules = TieRules::One(ties);
             let mut counts = ranker.counts(row, rules, &positives)?;
-            // The last slot counts all items, so positives that weren't sorted get ranks too deep to
-            // matter.
+            // The last slot counts all items, so positives that weren't sorted get ranks too deep
+            // to matter.
             counts.try_resize(rules.slots_per_positive() * number + 1, 0)?;
             take(Order::new(&positives, counts, ties)?, &positives)?;
         }

@@ -63,7 +63,8 @@ impl<'s, 'a> DenseValues<'s, 'a> {
     ) -> Result<f64> {
         let (kernel, number) = self.sizes();
         let (height, width) = (kernel.number_tiles.rows, kernel.number_tiles.columns);
-        // When queries are few, groups should be smaller, so that threads don't wait for each other.
+        // When queries are few, groups should be smaller, so that threads don't wait for each
+        // other.
         let group = QUERIES_PER_GROUP.min(queries / (4 * rayon::current_num_threads()));
         let group = (group / height).max(1);
         let mut margin = 0.0f64;
