@@ -64,6 +64,15 @@ def test_parts_add_up(
         assert not rest.any()
 
 
+def test_a_transposed_matrix_is_split(device: str, split: Kernel) -> None:
+    x = torch.randn(7, 5, device=device)
+    order = (0, 1)
+    assert torch.equal(
+        split(x.T, order, torch.float16),
+        split(x.T.clone(memory_format=torch.contiguous_format), order, torch.float16),
+    )
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_uses_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ impl Ranking<'_> {
     }
 
     /// Ranks from tables of values, and computes the keys of items that the values leave open.
-    /// Returns the queries for which tables of keys cost less.
+    /// Returns the queries that tables of keys rank faster.
     fn rank_by_values<S: Space>(
         &self,
         space: &S,

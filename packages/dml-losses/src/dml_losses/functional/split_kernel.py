@@ -17,13 +17,15 @@ def split_in_one_pass(x: torch.Tensor, order: tuple[int, ...], dtype: torch.dtyp
     """Split numbers into parts in half precision that add up to them.
 
     Args:
-        x: (N, M), float32 on a GPU; a row's numbers must be consecutive in memory.
+        x: (N, M), float32 on a GPU.
         order: the parts to write, in this order: 0 is the largest; at most 3.
         dtype: float16 or bfloat16.
 
     Returns:
         (N, P, M) for P parts to write.
     """
+    if x.stride(1) != 1:  # a transposed matrix; the kernel reads consecutive numbers of a row
+        x = x.contiguous()
     (num_rows, num_columns), places = x.shape, len(order)
     parts = x.new_empty(num_rows, places, num_columns, dtype=dtype)
     columns = min(triton.next_power_of_2(max(num_columns, 1)), _TILE)
