@@ -88,6 +88,8 @@ def show_graphs() -> None:
         (dml.InstanceCrossEntropy, pairs),
         (dml.RankedListLoss, pairs),
         (dml.InfoNCE, pairs),
+        (dml.SmoothAP, pairs),
+        (partial(dml.Triplet, "batch-all"), pairs),
         (partial(dml.NormSoftmax, 11_318, DIM), classes),
         (partial(dml.ProxyAnchor, 11_318, DIM), classes),
     ):

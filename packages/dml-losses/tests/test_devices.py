@@ -17,20 +17,18 @@ from torch import nn
 from torch._library.custom_ops import CustomOpDef
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dml_losses.functional import products
+from dml_losses.functional import products, smooth_ranks
 
 CLASSES, DIM = 5, 6
 # `torch.unique` isn't defined for fake tensors, and copying a module would read the tensors'
 # memory.
 NOT_FAKED = ("sampled-classes", "matryoshka of pairs")
-# Losses that read from the device how many positives a row has, or which rows' classes are on this
-# rank.
+# Losses that read from the device how many positives a row has, except in a CUDA graph.
 READING = (
     "recall-at-k-surrogate", "smooth-ap", "sup-ap", "triplet, all", "triplet, semi-hard",
-    "sharded curricular-face",
 )  # fmt: skip
 # Sampling reads the number of classes, and a queue on the CPU is copied.
-NOT_CAPTURED = (*READING, "sampled-classes", "memvir, queue on the CPU")
+NOT_CAPTURED = ("sampled-classes", "memvir, queue on the CPU")
 
 
 def fakes_need_a_driver() -> bool:
@@ -87,15 +85,13 @@ def _see_inside_operators(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_loss_computes_on_the_device_of_the_embeddings(
     name: str, dtype: torch.dtype, in_parts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fake tensors have no numbers to read, so a loss outside `READING` doesn't wait for the
-    device.
+    """Fake tensors have no numbers to read, so a loss doesn't wait for the device; those in
+    `READING` don't in a CUDA graph.
     """
     if in_parts:
         monkeypatch.setattr(products, "_FEWEST_MULTIPLICATIONS", 0)
     if name in READING:
-        monkeypatch.setattr(torch.Tensor, "__int__", lambda self: 2)
-        rows = lambda self: torch.arange(len(self), device=self.device)[:, None]  # noqa: E731
-        monkeypatch.setattr(torch.Tensor, "nonzero", rows)
+        monkeypatch.setattr(smooth_ranks, "_is_captured", lambda like: True)
     with FakeTensorMode(), torch.device("cuda"):
         loss = EVERY[name](CLASSES, DIM)
         x, y = torch.randn(12, DIM, dtype=dtype), torch.zeros(12, dtype=torch.int64)
@@ -114,6 +110,28 @@ def test_a_tensor_on_another_device_is_found() -> None:
         Forgetful()(
             torch.randn(12, DIM, device="cuda"), torch.zeros(12, dtype=torch.int64, device="cuda")
         )
+
+
+@pytest.mark.parametrize("elements", [0, 2 * 12 * 12, 2**20])
+@pytest.mark.parametrize("is_captured", [False, True])
+@pytest.mark.parametrize("name", READING)
+def test_positives_are_compared_as_on_a_gpu(
+    name: str, is_captured: bool, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU compares several positives per query at a time, and all columns in a CUDA graph."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(12, DIM, dtype=torch.float64, generator=generator, requires_grad=True)
+    y = torch.tensor([0, 0, 0, 0, 0, 1, 1, 2, 2, 2, 3, 4])
+
+    def step() -> tuple[torch.Tensor, ...]:
+        value = EVERY[name](CLASSES, DIM)(x, y)
+        return value, *torch.autograd.grad(value, x)
+
+    expected = step()
+    monkeypatch.setattr(smooth_ranks, "_ELEMENTS_AT_ONCE", {"cpu": elements})
+    monkeypatch.setattr(smooth_ranks, "_is_captured", lambda like: is_captured)
+    for got, want in zip(step(), expected, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.gpu

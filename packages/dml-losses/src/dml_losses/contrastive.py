@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
-from dml_losses.arguments import check_positive, show
+from dml_losses.arguments import check_positive
 from dml_losses.functional.contrastive import contrastive
+from dml_losses.pair_module import PairModule
 
 
-class Contrastive(torch.nn.Module):
+class Contrastive(PairModule):
     """Half the squared distance of positives, plus half the squared shortfall of negatives within a
     margin.
 
@@ -22,26 +21,9 @@ class Contrastive(torch.nn.Module):
         TypeError, ValueError: if the margin isn't a number, or isn't finite and above 0.
     """
 
+    function = staticmethod(contrastive)
+    options = ("margin",)
+
     def __init__(self, margin: float = 1.0) -> None:
         super().__init__()
         self.margin = check_positive("margin", margin)
-
-    def forward(
-        self,
-        embeddings: torch.Tensor,
-        labels: torch.Tensor,
-        gallery: torch.Tensor | None = None,
-        gallery_labels: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
-        batch itself.
-        """
-        return contrastive(
-            embeddings,
-            labels,
-            gallery,
-            gallery_labels,
-            margin=self.margin,
-        )
-
-    extra_repr = show("margin")

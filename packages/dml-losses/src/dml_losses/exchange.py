@@ -7,7 +7,7 @@ If a number is summed over the ranks (`sum_over_ranks`), or an input is the same
 up to L, these sums are the gradient of L, for any operations in between. If there is no process
 group, this rank is the only one, and doesn't exchange anything.
 
-Shapes: `B` rows of the batch, `O` rows whose true class is on this rank.
+Shapes: `B` rows of the batch.
 """
 
 from __future__ import annotations
@@ -53,15 +53,6 @@ def divide_gradient_by_ranks(value: torch.Tensor) -> torch.Tensor:
     by W.
     """
     return _with_gradient(value, lambda gradient: gradient / rank_and_world_size()[1])
-
-
-def find_owned(labels_B: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the rows whose true class is on this rank, (O,), and the column of this class on this
-    rank, (O,).
-    """
-    column_B = labels_B.long() - first
-    own_O = ((column_B >= 0) & (column_B < count)).nonzero().squeeze(1)
-    return own_O, column_B[own_O]
 
 
 class BlocksOfRank:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
-from dml_losses.arguments import check_positive, show
+from dml_losses.arguments import check_positive
 from dml_losses.functional.instance_cross_entropy import instance_cross_entropy
+from dml_losses.pair_module import PairModule
 
 
-class InstanceCrossEntropy(torch.nn.Module):
+class InstanceCrossEntropy(PairModule):
     """A softmax of each positive against the negatives of its anchor, with the gradient rescaled
     for each anchor.
 
@@ -33,6 +32,9 @@ class InstanceCrossEntropy(torch.nn.Module):
         1.0986
     """
 
+    function = staticmethod(instance_cross_entropy)
+    options = ("scale", "reweight", "anchor_gradient")
+
     def __init__(
         self, scale: float = 64.0, reweight: bool = True, anchor_gradient: bool = False
     ) -> None:
@@ -40,25 +42,3 @@ class InstanceCrossEntropy(torch.nn.Module):
         self.scale = check_positive("scale", scale)
         self.reweight = reweight
         self.anchor_gradient = anchor_gradient
-
-    def forward(
-        self,
-        embeddings: torch.Tensor,
-        labels: torch.Tensor,
-        gallery: torch.Tensor | None = None,
-        gallery_labels: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
-        batch itself.
-        """
-        return instance_cross_entropy(
-            embeddings,
-            labels,
-            gallery,
-            gallery_labels,
-            scale=self.scale,
-            reweight=self.reweight,
-            anchor_gradient=self.anchor_gradient,
-        )
-
-    extra_repr = show("scale", "reweight", "anchor_gradient")

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import get_args
 
-import torch
-
 from dml_losses.arguments import (
     check_choice,
     check_finite,
     check_fraction,
     check_non_negative,
     check_positive,
-    show,
 )
 from dml_losses.functional.ranked_list import QueryWeights, ranked_list
+from dml_losses.pair_module import PairModule
 
 
-class RankedListLoss(torch.nn.Module):
+class RankedListLoss(PairModule):
     """A loss of negatives inside a boundary and positives outside a hypersphere, weighted by the
     violation.
 
@@ -34,6 +32,16 @@ class RankedListLoss(torch.nn.Module):
         ValueError: if a parameter is out of range, the margin exceeds α, or `query_weights` is
             unknown.
     """
+
+    function = staticmethod(ranked_list)
+    options = (
+        "margin",
+        "alpha",
+        "negative_temperature",
+        "positive_temperature",
+        "balance",
+        "query_weights",
+    )
 
     def __init__(
         self,
@@ -81,35 +89,3 @@ class RankedListLoss(torch.nn.Module):
         3.3).
         """
         return self.alpha - self.margin
-
-    def forward(
-        self,
-        embeddings: torch.Tensor,
-        labels: torch.Tensor,
-        gallery: torch.Tensor | None = None,
-        gallery_labels: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
-        batch itself.
-        """
-        return ranked_list(
-            embeddings,
-            labels,
-            gallery,
-            gallery_labels,
-            margin=self.margin,
-            alpha=self.alpha,
-            negative_temperature=self.negative_temperature,
-            positive_temperature=self.positive_temperature,
-            balance=self.balance,
-            query_weights=self.query_weights,
-        )
-
-    extra_repr = show(
-        "margin",
-        "alpha",
-        "negative_temperature",
-        "positive_temperature",
-        "balance",
-        "query_weights",
-    )

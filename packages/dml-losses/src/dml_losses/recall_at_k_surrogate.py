@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
-from dml_losses.arguments import check_positive, show
+from dml_losses.arguments import check_positive
 from dml_losses.functional.recall_at_k_surrogate import check_cutoffs, recall_at_k_surrogate
+from dml_losses.pair_module import PairModule
 
 
-class RecallAtKSurrogate(torch.nn.Module):
+class RecallAtKSurrogate(PairModule):
     """One minus the mean recall at multiple cut-offs, with sigmoids:
     `dml_losses.functional.recall_at_k_surrogate`.
 
@@ -25,6 +24,9 @@ class RecallAtKSurrogate(torch.nn.Module):
             cut-offs.
     """
 
+    function = staticmethod(recall_at_k_surrogate)
+    options = ("ks", "k_temperatures", "rank_temperature")
+
     def __init__(
         self,
         ks: Sequence[int] = (1, 2, 4, 8, 16),
@@ -35,25 +37,3 @@ class RecallAtKSurrogate(torch.nn.Module):
         check_cutoffs(ks, k_temperatures)
         self.ks, self.k_temperatures = list(ks), k_temperatures and list(k_temperatures)
         self.rank_temperature = check_positive("rank_temperature", rank_temperature)
-
-    def forward(
-        self,
-        embeddings: torch.Tensor,
-        labels: torch.Tensor,
-        gallery: torch.Tensor | None = None,
-        gallery_labels: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
-        batch itself.
-        """
-        return recall_at_k_surrogate(
-            embeddings,
-            labels,
-            gallery,
-            gallery_labels,
-            ks=self.ks,
-            k_temperatures=self.k_temperatures,
-            rank_temperature=self.rank_temperature,
-        )
-
-    extra_repr = show("ks", "k_temperatures", "rank_temperature")

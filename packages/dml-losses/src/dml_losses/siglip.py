@@ -8,10 +8,11 @@ import torch
 
 from dml_losses.arguments import check_finite, check_positive, show
 from dml_losses.functional.siglip import siglip
+from dml_losses.pair_module import PairModule
 from dml_losses.update_check import expect_updates
 
 
-class SigLIP(torch.nn.Module):
+class SigLIP(PairModule):
     """Logistic loss of all pairs, same class or not, with a learned scale and bias.
 
     Use it for large batches over many ranks: a row doesn't need the sum over all others. For the
@@ -31,31 +32,14 @@ class SigLIP(torch.nn.Module):
         ValueError: if the scale isn't finite and positive, or the bias isn't finite.
     """
 
+    function = staticmethod(siglip)
+    options = ("log_scale", "bias", "over_ranks")
+
     def __init__(self, scale: float = 10.0, bias: float = -10.0, over_ranks: bool = False) -> None:
         super().__init__()
         log_scale = torch.tensor(math.log(check_positive("scale", scale)))
         self.log_scale = expect_updates("log_scale", torch.nn.Parameter(log_scale))
         self.bias = torch.nn.Parameter(torch.tensor(check_finite("bias", bias)))
         self.over_ranks = over_ranks
-
-    def forward(
-        self,
-        embeddings: torch.Tensor,
-        labels: torch.Tensor,
-        gallery: torch.Tensor | None = None,
-        gallery_labels: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
-        batch itself.
-        """
-        return siglip(
-            embeddings,
-            labels,
-            gallery,
-            gallery_labels,
-            log_scale=self.log_scale,
-            bias=self.bias,
-            over_ranks=self.over_ranks,
-        )
 
     extra_repr = show("over_ranks")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
-from dml_losses.arguments import check_positive, show
+from dml_losses.arguments import check_positive
 from dml_losses.functional.smooth_ap import smooth_ap
+from dml_losses.pair_module import PairModule
 
 
-class SmoothAP(torch.nn.Module):
+class SmoothAP(PairModule):
     """One minus the mean average precision, with sigmoids instead of steps:
     `dml_losses.functional.smooth_ap`.
 
@@ -21,20 +20,9 @@ class SmoothAP(torch.nn.Module):
         TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
+    function = staticmethod(smooth_ap)
+    options = ("temperature",)
+
     def __init__(self, temperature: float = 0.01) -> None:
         super().__init__()
         self.temperature = check_positive("temperature", temperature)
-
-    def forward(
-        self,
-        embeddings: torch.Tensor,
-        labels: torch.Tensor,
-        gallery: torch.Tensor | None = None,
-        gallery_labels: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
-        batch itself.
-        """
-        return smooth_ap(embeddings, labels, gallery, gallery_labels, temperature=self.temperature)
-
-    extra_repr = show("temperature")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
-from dml_losses.arguments import check_non_negative, check_positive, show
+from dml_losses.arguments import check_non_negative, check_positive
 from dml_losses.functional.sup_ap import sup_ap
+from dml_losses.pair_module import PairModule
 
 
-class SupAP(torch.nn.Module):
+class SupAP(PairModule):
     """One minus a lower bound of the mean average precision: `dml_losses.functional.sup_ap`.
 
     Use it instead of `SmoothAP`, whose gradient vanishes if ranks are very wrong.
@@ -20,6 +19,9 @@ class SupAP(torch.nn.Module):
         TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
+    function = staticmethod(sup_ap)
+    options = ("temperature", "slope", "saturation")
+
     def __init__(
         self, temperature: float = 0.01, slope: float = 100.0, saturation: float = 0.05
     ) -> None:
@@ -27,25 +29,3 @@ class SupAP(torch.nn.Module):
         self.temperature = check_positive("temperature", temperature)
         self.slope = check_positive("slope", slope)
         self.saturation = check_non_negative("saturation", saturation)
-
-    def forward(
-        self,
-        embeddings: torch.Tensor,
-        labels: torch.Tensor,
-        gallery: torch.Tensor | None = None,
-        gallery_labels: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
-        batch itself.
-        """
-        return sup_ap(
-            embeddings,
-            labels,
-            gallery,
-            gallery_labels,
-            temperature=self.temperature,
-            slope=self.slope,
-            saturation=self.saturation,
-        )
-
-    extra_repr = show("temperature", "slope", "saturation")

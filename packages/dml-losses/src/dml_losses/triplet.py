@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-import torch
-
-from dml_losses.arguments import check_choice, check_margin, show
+from dml_losses.arguments import check_choice, check_margin
 from dml_losses.functional.triplet import Triplets, triplet
+from dml_losses.pair_module import PairModule
 
 
-class Triplet(torch.nn.Module):
+class Triplet(PairModule):
     """A loss of triplets in which a positive should be nearer to the anchor than a negative, by a
     margin.
 
@@ -25,6 +24,9 @@ class Triplet(torch.nn.Module):
         ValueError: if the margin isn't finite or is below 0, or `triplets` is unknown.
     """
 
+    function = staticmethod(triplet)
+    options = ("triplets", "margin")
+
     def __init__(
         self, triplets: Triplets = "batch-hard", margin: float | Literal["soft"] = 0.2
     ) -> None:
@@ -32,24 +34,3 @@ class Triplet(torch.nn.Module):
         check_choice("triplets", triplets, get_args(Triplets))
         self.triplets: Triplets = triplets
         self.margin = check_margin(margin)
-
-    def forward(
-        self,
-        embeddings: torch.Tensor,
-        labels: torch.Tensor,
-        gallery: torch.Tensor | None = None,
-        gallery_labels: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
-        batch itself.
-        """
-        return triplet(
-            embeddings,
-            labels,
-            gallery,
-            gallery_labels,
-            triplets=self.triplets,
-            margin=self.margin,
-        )
-
-    extra_repr = show("triplets", "margin")

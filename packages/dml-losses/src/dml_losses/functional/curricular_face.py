@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from dml_core import ClassShard
-from dml_losses.exchange import all_reduce_, find_owned
+from dml_losses.exchange import all_reduce_
 from dml_losses.functional.classes import class_inputs
 from dml_losses.functional.cosine_softmax import cosine_softmax
 from dml_losses.functional.sphere import unit_rows
@@ -56,7 +56,10 @@ def mean_true_cosine(
     unit_BD = unit_rows(features_BD)
     if isinstance(class_weights, torch.Tensor):
         return (unit_BD * unit_rows(weights[labels])).sum(dim=1).mean()
-    own_O, column_O = find_owned(labels, class_weights.first, len(weights))
+    column_B = labels - class_weights.first
+    own_B = (column_B >= 0) & (column_B < len(weights))  # whether the true class is on this rank
     true_B = unit_BD.new_zeros(len(labels))
-    true_B[own_O] = (unit_BD[own_O] * unit_rows(weights[column_O])).sum(dim=1)
+    if len(weights):
+        weights_BD = unit_rows(weights[column_B.where(own_B, 0)])
+        true_B = (unit_BD * weights_BD).sum(dim=1).where(own_B, 0)
     return all_reduce_(true_B).mean()

@@ -37,7 +37,7 @@ from dml_losses.functional.sphere import at_least_float32, inverse_norms, throug
 # The size of a block. On a CPU, the similarities should fit in the caches, and few rows should need
 # few columns for their positives. On an accelerator, this only limits memory, to 256 MiB in float32
 # for each of about five buffers: usual batches need one launch.
-_CPU_BLOCK_ELEMENTS, CPU_BLOCK_ROWS, _BLOCK_ELEMENTS = 2**19, 128, 2**26
+_CPU_BLOCK_ELEMENTS, CPU_BLOCK_ROWS, BLOCK_ELEMENTS = 2**19, 128, 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def value_and_gradients(
     # but masks over all columns are cheap.
     narrow = queries.device.type == "cpu"
     elements, most = (
-        (_CPU_BLOCK_ELEMENTS, cpu_block_rows) if narrow else (_BLOCK_ELEMENTS, num_queries)
+        (_CPU_BLOCK_ELEMENTS, cpu_block_rows) if narrow else (BLOCK_ELEMENTS, num_queries)
     )
     step = min(most, max(16, elements // max(num_gallery, 1)))
     starts = range(0, num_queries if num_gallery else 0, step) if share is None else share.starts

@@ -1,7 +1,7 @@
 """Triplet loss: a positive must be nearer to the anchor than a negative, by a margin.
 
 Shapes: `B` batch (the anchors), `G` gallery, `D` dim, `R` anchors per block, `P` columns that can
-contain positives, `N` anchors with a triplet, `K` their negatives: one, or all G columns.
+contain positives, `N` anchors with a triplet, `K` of their positives.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn.functional import softplus
 from dml_losses.arguments import check_choice
 from dml_losses.functional.pair_operators import pair_operator
 from dml_losses.functional.pairs import Average, Block
-from dml_losses.functional.smooth_ranks import Pairs
+from dml_losses.functional.smooth_ranks import Pairs, sum_over_positives
 
 Triplets = Literal["batch-hard", "batch-all", "semi-hard"]
 
@@ -79,17 +79,18 @@ def _terms(block: Block, triplets: Triplets, margin: float, soft: bool) -> Avera
     )  # ‖a − b‖² = 2 − 2·aᵀb
     weight_RG = torch.zeros_like(distance_RG)
     total, count = distance_RG.new_zeros(2).unbind()
-    for rows_N, positive_N, negative_N, excess_NK in _TRIPLETS[triplets](block):
-        loss_NK = softplus(excess_NK) if soft else excess_NK.add(margin).relu_()
-        slope_NK = excess_NK.sigmoid() if soft else (loss_NK > 0).to(loss_NK.dtype)
-        if negative_N is None:
-            weight_RG.index_add_(0, rows_N, slope_NK)
-            count += (loss_NK > 0).sum()
+    for rows_N, positive_NK, negative_NK, excess in _TRIPLETS[triplets](block):
+        loss = softplus(excess) if soft else excess.add(margin).relu_()
+        slope = excess.sigmoid() if soft else (loss > 0).to(loss.dtype)
+        if negative_NK is None:
+            weight_RG.index_add_(0, rows_N, sum_over_positives(slope))
+            slope = slope.sum(dim=2)
+            count += (loss > 0).sum()
         else:
-            weight_RG.index_put_((rows_N, negative_N), slope_NK.squeeze(1), accumulate=True)
-            count += (excess_NK > -torch.inf).sum()
-        weight_RG.index_put_((rows_N, positive_N), -slope_NK.sum(dim=1), accumulate=True)
-        total += loss_NK.sum()
+            weight_RG.index_put_((rows_N[:, None], negative_NK), slope, accumulate=True)
+            count += (excess > -torch.inf).sum()
+        weight_RG.index_put_((rows_N[:, None], positive_NK), -slope, accumulate=True)
+        total += loss.sum()
     # Multiply by ∂d/∂(aᵀb) = −1/d. Distances below √eps are rounding errors of the product, so
     # bound the divisor.
     smallest = torch.finfo(distance_RG.dtype).eps ** 0.5
@@ -97,35 +98,33 @@ def _terms(block: Block, triplets: Triplets, margin: float, soft: bool) -> Avera
     return Average(total, count)
 
 
-# Triplets, one per anchor or one per anchor and column: the rows of the anchors, their positives,
-# their negatives (None if all columns are tried as negatives), and d_ai − d_aj, which is −∞ if
-# there is no triplet.
+# Triplets: the rows of the anchors, (N,), K positives of each, and a negative for each of these,
+# or None to try all columns as negatives; d_ai − d_aj, (N, K) or (N, K, G), −∞ without a triplet.
 _Some = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]
 
 
 def _hardest(block: Block) -> Iterator[_Some]:
-    farthest_R, positive_R = (
-        block.similarity[:, block.columns].masked_fill(~block.positive, -torch.inf).max(dim=1)
+    farthest_R1, positive_R1 = (
+        block.similarity[:, block.columns]
+        .masked_fill(~block.positive, -torch.inf)
+        .max(dim=1, keepdim=True)
     )
     block.similarity[:, block.columns].masked_fill_(block.same, torch.inf)
-    nearest_R, negative_R = block.similarity.min(dim=1)
-    rows_R = torch.arange(len(farthest_R), device=farthest_R.device)
-    yield rows_R, block.columns.start + positive_R, negative_R, (farthest_R - nearest_R)[:, None]
+    nearest_R1, negative_R1 = block.similarity.min(dim=1, keepdim=True)
+    rows_R = torch.arange(len(farthest_R1), device=farthest_R1.device)
+    yield rows_R, block.columns.start + positive_R1, negative_R1, farthest_R1 - nearest_R1
 
 
 def _all(block: Block) -> Iterator[_Some]:
     block.similarity.neg_()  # so that nearer rows rank higher
-    pairs = Pairs.of(block)
-    for i, rows_N, _, excess_NG in pairs.differences():
-        yield rows_N, block.columns.start + pairs.place[rows_N, i], None, excess_NG
+    for _, rows_N, place_NK, _, excess_NKG in Pairs.of(block).differences():
+        yield rows_N, block.columns.start + place_NK, None, excess_NKG
 
 
 def _semi_hard(block: Block) -> Iterator[_Some]:
-    for rows_N, positive_N, _, excess_NG in _all(block):
-        nearest_N1, negative_N1 = excess_NG.masked_fill_(excess_NG >= 0, -torch.inf).max(
-            dim=1, keepdim=True
-        )
-        yield rows_N, positive_N, negative_N1.squeeze(1), nearest_N1
+    for rows_N, positive_NK, _, excess_NKG in _all(block):
+        nearest_NK, negative_NK = excess_NKG.masked_fill_(excess_NKG >= 0, -torch.inf).max(dim=2)
+        yield rows_N, positive_NK, negative_NK, nearest_NK
 
 
 _TRIPLETS = {"batch-hard": _hardest, "batch-all": _all, "semi-hard": _semi_hard}
