@@ -8,7 +8,7 @@ the block of similarities. Steps are computed twice, for the ranks and for the g
 gradient needs the sum first.
 
 Shapes: `R` queries per block, `G` gallery, `P` columns that can contain positives, `I` positives
-per query, at most, of which `K` are compared at a time, `N` queries that have the first of the K.
+per query, at most, `K` positives compared at a time, `N` queries that have the first of the K.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Pairs:
 
 
 def sum_over_positives(numbers: torch.Tensor) -> torch.Tensor:
-    """Sum (N, K, G) over the K positives of a query."""
+    """Sum (N, K, G) over the K positives."""
     # PyTorch takes several times as long for the sum of one number as for a copy.
     return numbers.sum(dim=1) if numbers.shape[1] > 1 else numbers[:, 0]
 
