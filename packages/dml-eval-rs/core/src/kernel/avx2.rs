@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use crate::exact::{PAIRS, combine};
 
+use super::avx2_bytes::BYTES;
 use super::avx2_codes::CODES;
 use super::avx2_sweep::{sweep, sweep_brackets};
 use super::exact_macros::{exact_product, exact_routines};
@@ -11,9 +12,9 @@ use super::instructions::Instructions;
 use super::routines::{AFFINE_STEPS, ExactProducts, Int16, Kernel, Pairs32};
 use super::tiles::Tiles;
 
-const ROWS: usize = 6;
-const VECTORS: usize = 2;
-const COLUMNS: usize = 8 * VECTORS;
+pub(super) const ROWS: usize = 6;
+pub(super) const VECTORS: usize = 2;
+pub(super) const COLUMNS: usize = 8 * VECTORS;
 const EXACT_ROWS: usize = 4;
 const EXACT_COLUMNS: usize = 12;
 
@@ -28,6 +29,7 @@ const TILES: Tiles = Tiles {
 pub(super) static WITH_VNNI: Kernel = Kernel {
     name: "avx2-vnni",
     int16: Some(Int16 { tile: int16_fused, reaches: reaches_fused }),
+    bytes: Some(BYTES),
     available: || (KERNEL.available)() && is_x86_feature_detected!("avxvnni"),
     ..KERNEL
 };
@@ -38,6 +40,7 @@ pub(super) static KERNEL: Kernel = Kernel {
     float32,
     bfloat16: None,
     int16: Some(Int16 { tile: int16, reaches }),
+    bytes: None,
     codes: CODES,
     dots32,
     dot64,

@@ -6,12 +6,13 @@ use crate::exact::combine_tiles;
 use super::brackets::Thresholds;
 use super::exact_macros::{exact_routines, single_precision_routines};
 use super::instructions::Instructions;
+use super::portable_bytes::BYTES;
 use super::routines::{CodeProduct, ExactProducts, Kernel};
 use super::sweep::{self, Hit, SweepResult};
 use super::tiles::Tiles;
 
-const ROWS: usize = 4;
-const COLUMNS: usize = 16;
+pub(super) const ROWS: usize = 4;
+pub(super) const COLUMNS: usize = 16;
 const EXACT_ROWS: usize = 4;
 const EXACT_COLUMNS: usize = 8;
 
@@ -30,6 +31,7 @@ pub(super) static KERNEL: Kernel = Kernel {
     float32,
     bfloat16: None,
     int16: None,
+    bytes: Some(BYTES),
     codes: CODES,
     dots32,
     dot64,
