@@ -22,13 +22,12 @@ fn tile_reaching(
 ) -> bool {
     let quads = steps - BYTE_AFFINE_STEPS;
     let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
-    // SAFETY: the caller (`Kernel::tile_reaching`) checked that the panels have `steps` steps, of
-    // which at least BYTE_AFFINE_STEPS are not quads; `least` has ROWS numbers, and the tile ROWS ×
-    // COLUMNS.
+    // SAFETY: the caller (`Kernel::tile_reaching` or `CheckedProduct::tile`) checked that the panels
+    // have `steps` steps, at least BYTE_AFFINE_STEPS; that `least` has ROWS numbers; and that the
+    // tile has ROWS × COLUMNS.
     unsafe {
-        let load = |at: *const u32| {
-            [_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(8).cast())]
-        };
+        let load =
+            |at: *const u32| [_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(8).cast())];
         let mut sums_i32x8 = [load(column.add(quads * COLUMNS)); ROWS];
         for _ in 0..quads {
             let panel_i8x32 = load(column);
@@ -54,11 +53,11 @@ fn tile_reaching(
         }
         let (scales, biases) = (load(column.add(COLUMNS)), load(column.add(2 * COLUMNS)));
         for (r, sums_i32x8) in sums_i32x8.iter().enumerate() {
-            let start = _mm256_set1_epi32(*row.add(r));
+            let integer = _mm256_set1_epi32(*row.add(r));
             let scale = _mm256_broadcast_ss(&*row.add(ROWS + r).cast::<f32>());
             let bias = _mm256_broadcast_ss(&*row.add(2 * ROWS + r).cast::<f32>());
             for v in 0..VECTORS {
-                let sum_f32x8 = _mm256_cvtepi32_ps(_mm256_add_epi32(sums_i32x8[v], start));
+                let sum_f32x8 = _mm256_cvtepi32_ps(_mm256_add_epi32(sums_i32x8[v], integer));
                 let scale = _mm256_mul_ps(scale, _mm256_castsi256_ps(scales[v]));
                 let bias = _mm256_add_ps(bias, _mm256_castsi256_ps(biases[v]));
                 let value_f32x8 = _mm256_fmadd_ps(sum_f32x8, scale, bias);

@@ -22,9 +22,9 @@ fn tile_reaching(
 ) -> bool {
     let quads = steps - BYTE_AFFINE_STEPS;
     let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
-    // SAFETY: the caller (`Kernel::tile_reaching`) checked that the panels have `steps` steps, of
-    // which at least BYTE_AFFINE_STEPS are not quads; `least` has ROWS numbers, and the tile ROWS ×
-    // COLUMNS.
+    // SAFETY: the caller (`Kernel::tile_reaching` or `CheckedProduct::tile`) checked that the panels
+    // have `steps` steps, at least BYTE_AFFINE_STEPS; that `least` has ROWS numbers; and that the
+    // tile has ROWS × COLUMNS.
     unsafe {
         // Don't use `from_fn`: the compiler may not inline intrinsics into it.
         let load = |at: *const u32| {
@@ -58,11 +58,11 @@ fn tile_reaching(
         }
         let (scales, biases) = (load(column.add(COLUMNS)), load(column.add(2 * COLUMNS)));
         for (r, sums_i32x16) in sums_i32x16.iter().enumerate() {
-            let start = _mm512_set1_epi32(*row.add(r));
+            let integer = _mm512_set1_epi32(*row.add(r));
             let scale = _mm512_set1_ps(*row.add(ROWS + r).cast::<f32>());
             let bias = _mm512_set1_ps(*row.add(2 * ROWS + r).cast::<f32>());
             for (v, sum_i32x16) in sums_i32x16.iter().enumerate() {
-                let sum_f32x16 = _mm512_cvtepi32_ps(_mm512_add_epi32(*sum_i32x16, start));
+                let sum_f32x16 = _mm512_cvtepi32_ps(_mm512_add_epi32(*sum_i32x16, integer));
                 let scale = _mm512_mul_ps(scale, _mm512_castsi512_ps(scales[v]));
                 let bias = _mm512_add_ps(bias, _mm512_castsi512_ps(biases[v]));
                 let value_f32x16 = _mm512_fmadd_ps(sum_f32x16, scale, bias);

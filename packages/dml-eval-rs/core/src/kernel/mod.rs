@@ -6,9 +6,9 @@
 //! identical, because float64 decides if the bound can't.
 //!
 //! Packed layout: a row is a sequence of `steps` 32-bit words. A word is a float32, two bfloat16,
-//! two int16, four bytes, or 32 bits of a code. A panel has the words of `rows` (or `columns`) rows, step by
-//! step: `panel[step * width + lane]`. For codes, some kernels rearrange the words of a step in
-//! column panels.
+//! two int16, four bytes, or 32 bits of a code. A panel has the words of `rows` (or `columns`)
+//! rows, step by step: `panel[step * width + lane]`. For codes, some kernels rearrange the words of
+//! a step in column panels.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -63,12 +63,19 @@ pub(crate) use sweep::{Above, Hit, Sides, SweepResult};
 pub(crate) use tiles::{MAX_TILE, Tiles};
 
 #[cfg(target_arch = "x86_64")]
-static KERNELS: [&Kernel; 5] =
-    [&avx512::WITH_VNNI, &avx512::PLAIN, &avx2::WITH_VNNI, &avx2::KERNEL, &portable::KERNEL];
+static KERNELS: [&Kernel; 6] = [
+    &avx512::WITH_VNNI,
+    &avx512::PLAIN,
+    &avx2::WITH_VNNI,
+    &avx2::KERNEL,
+    &portable::KERNEL,
+    &portable::WITH_BYTES,
+];
 #[cfg(target_arch = "aarch64")]
-static KERNELS: [&Kernel; 3] = [&neon::WITH_BFLOAT16, &neon::PLAIN, &portable::KERNEL];
+static KERNELS: [&Kernel; 4] =
+    [&neon::WITH_BFLOAT16, &neon::PLAIN, &portable::KERNEL, &portable::WITH_BYTES];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-static KERNELS: [&Kernel; 1] = [&portable::KERNEL];
+static KERNELS: [&Kernel; 2] = [&portable::KERNEL, &portable::WITH_BYTES];
 
 /// Selects the kernel called `name`, or the fastest kernel that this CPU can run if `name` is
 /// `None`.

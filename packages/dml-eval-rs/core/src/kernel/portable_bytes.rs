@@ -20,7 +20,7 @@ fn tile_reaching(
     let (columns, _) = columns.as_chunks::<COLUMNS>();
     let (rows, row_affine) = rows[..steps].split_at(steps - BYTE_AFFINE_STEPS);
     let (columns, column_affine) = columns[..steps].split_at(steps - BYTE_AFFINE_STEPS);
-    let mut sums = [column_affine[0].map(|start| start as i32); ROWS];
+    let mut sums = [column_affine[0].map(|integer| integer as i32); ROWS];
     for (row, column) in rows.iter().zip(columns) {
         for r in 0..ROWS {
             let x = row[r].to_le_bytes();
@@ -36,11 +36,11 @@ fn tile_reaching(
         return false;
     }
     for (r, out) in tile.chunks_exact_mut(COLUMNS).take(ROWS).enumerate() {
-        let [start, scale, bias] = [0, 1, 2].map(|word| row_affine[word][r]);
+        let [integer, scale, bias] = [0, 1, 2].map(|word| row_affine[word][r]);
         for (c, out) in out.iter_mut().enumerate() {
             let scale = f32::from_bits(scale) * f32::from_bits(column_affine[1][c]);
             let bias = f32::from_bits(bias) + f32::from_bits(column_affine[2][c]);
-            *out = (sums[r][c] + start as i32) as f32 * scale + bias;
+            *out = (sums[r][c] + integer as i32) as f32 * scale + bias;
         }
     }
     true

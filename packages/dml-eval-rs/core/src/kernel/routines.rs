@@ -12,13 +12,8 @@ pub(crate) type Product = unsafe fn(steps: usize, rows: &[u32], columns: &[u32],
 pub(crate) type Reaches =
     unsafe fn(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64;
 /// Fills a tile and returns true, unless all sums of integers are below the `least` of their row.
-pub(crate) type TileReaching = unsafe fn(
-    steps: usize,
-    rows: &[u32],
-    columns: &[u32],
-    least: &[i32],
-    tile: &mut [f32],
-) -> bool;
+pub(crate) type TileReaching =
+    unsafe fn(steps: usize, rows: &[u32], columns: &[u32], least: &[i32], tile: &mut [f32]) -> bool;
 pub(super) type Pairs32<'a> = [&'a [f32]; PAIRS];
 pub(super) type Exact32 = unsafe fn(Pairs32<'_>, Pairs32<'_>) -> [f64; PAIRS];
 pub(super) type Exact64 = unsafe fn(&[f64], &[f64]) -> f64;
@@ -112,9 +107,8 @@ pub enum Word {
 /// exact product of the integers, a tile gets N·(σᵢσⱼ) + (βᵢ + βⱼ).
 pub(crate) const AFFINE_STEPS: usize = 2;
 
-/// The number of words at the end of a row of bytes: an int32, a scale and a bias. The int32 is
-/// added to the sums of integers. These and the int32 of the column must be below 2³¹ if added to
-/// any subset of the products.
+/// The number of words at the end of a row of bytes: an int32, a scale and a bias. The int32 of row
+/// and column are added to the sum of products; no subset of these terms may exceed 31 bits.
 pub(crate) const BYTE_AFFINE_STEPS: usize = 1 + AFFINE_STEPS;
 
 impl Kernel {

@@ -1,17 +1,20 @@
 //! Packs rows of int8 and uint8 for exact products, four bytes per word.
 //!
-//! Kernels multiply unsigned by signed bytes. So int8 in rows and uint8 in columns are shifted: if
-//! u = q + ρ and s = g − κ, where ρ and κ are 0 or 128,
+//! Kernels multiply unsigned by signed bytes. So a shift makes int8 in rows unsigned and uint8 in
+//! columns signed. With u = q + a and s = g + b, where a is 0 or 128, and b is 0 or −128,
 //!
-//! q·g = u·s + κ Σq − ρ Σs.
+//! q·g = u·s − b Σq − a Σs.
 //!
-//! The integers κ Σq of the row and −ρ Σs of the column are added to the sum of products. For the
-//! Euclidean distance, −⌊|g|²/2⌋ is part of the column's integer, and the biases are −|q|²/2 and
-//! −1/2 if |g|² is odd. So kernels compare sums without the row's integer with a threshold per row:
-//! see [`find_least_sums`].
+//! The kernel adds the integers −b Σq of the row and −a Σs of the column to the sum of products.
+//! For the Euclidean distance, −⌊|g|²/2⌋ is part of the column's integer, and the biases contain
+//! −|q|²/2 and, if |g|² is odd, −1/2. So if all rows have the same scale, a sum that lacks the
+//! row's integer can be compared with a threshold per row, and the tile is only scaled if a sum
+//! reaches its threshold: see [`find_least_sums`].
 //!
-//! A number of the sum is at most 255 · 128 + 128² + 255²/2 + 128 · 255 in magnitude, so with at
-//! most `LONGEST_BYTES` numbers, no sum exceeds 31 bits.
+//! With D numbers, sums are at most (255·128 + 128² + 255²/2 + 128·255)·D in magnitude, which is
+//! below 2³¹ up to `LONGEST_BYTES`.
+
+use zerocopy::IntoBytes;
 
 use crate::error::Result;
 use crate::exact::{UNIT32, UNIT64};
@@ -27,9 +30,6 @@ use crate::side::Side;
 pub(super) const LONGEST_BYTES: usize = 1 << 14;
 /// Bytes per word.
 const QUAD: usize = 4;
-/// The difference between a byte that is read as unsigned and the same bits, apart from the first,
-/// read as signed.
-const SHIFT: i32 = 128;
 
 /// The work to write rows.
 pub(super) struct ByteEncoding<'a, 'rows> {
@@ -42,54 +42,46 @@ impl Work for ByteEncoding<'_, '_> {
 
     #[inline(always)]
     fn run(self) -> Result<()> {
-        let ByteEncoding { space, lanes } = self;
-        let Lanes { side, axis, rows, width, panel, extents } = lanes;
-        let is_signed = |side, row| matches!(space.bytes_of(side, row), ByteRow::Signed(_));
-        let other = if side == Side::Query { Side::Gallery } else { Side::Query };
-        let (own_is_signed, other_is_signed) = (is_signed(side, 0), is_signed(other, 0));
+        let ByteEncoding { space, lanes: Lanes { side, axis, rows, width, panel, extents } } = self;
+        let (other_side, other_axis) = (
+            if side == Side::Query { Side::Gallery } else { Side::Query },
+            if axis == Axis::Rows { Axis::Columns } else { Axis::Rows },
+        );
+        let shift_of =
+            |side, axis| shift(axis, matches!(space.bytes_of(side, 0), ByteRow::Signed(_)));
+        let (own_shift, other_shift) = (shift_of(side, axis), shift_of(other_side, other_axis));
+        let (similarity, quads) = (space.similarity(), space.dim().div_ceil(QUAD));
         for (lane, (row, extent)) in rows.zip(extents).enumerate() {
-            let (square, similarity) = (space.squares(side)[row], space.similarity());
-            let sum = match space.bytes_of(side, row) {
-                ByteRow::Signed(row) => {
-                    let flip = if axis == Axis::Rows { 0x80 } else { 0 };
-                    write(row.iter().map(|v| *v as u8 ^ flip), lane, width, panel);
-                    row.iter().map(|v| i32::from(*v)).sum::<i32>()
-                }
-                ByteRow::Unsigned(row) => {
-                    let flip = if axis == Axis::Rows { 0 } else { 0x80 };
-                    write(row.iter().map(|v| *v ^ flip), lane, width, panel);
-                    row.iter().map(|v| i32::from(*v)).sum::<i32>()
-                }
+            let square = space.squares(side)[row];
+            let (bytes, sum) = match space.bytes_of(side, row) {
+                ByteRow::Signed(row) => (row.as_bytes(), add(row)),
+                ByteRow::Unsigned(row) => (row, add(row)),
             };
-            let shift = |is_shifted| if is_shifted { SHIFT } else { 0 };
-            let (mut integer, mut bias) = match axis {
-                Axis::Rows => (shift(!other_is_signed) * sum, square / 2.0),
+            write(bytes, if own_shift == 0 { 0 } else { 0x80 }, lane, width, panel);
+            let half = if similarity == Similarity::Euclidean { square / 2.0 } else { 0.0 };
+            let (integer, bias) = match axis {
+                Axis::Rows => (-other_shift * sum, half),
                 Axis::Columns => {
-                    let shifted = sum - shift(!own_is_signed) * space.dim() as i32;
-                    (-shift(other_is_signed) * shifted, (square / 2.0).fract())
+                    let shifted = sum + own_shift * space.dim() as i32;
+                    (-other_shift * shifted - half as i32, half.fract())
                 }
             };
-            if similarity != Similarity::Euclidean {
-                bias = 0.0;
-            } else if axis == Axis::Columns {
-                integer -= (square / 2.0) as i32;
-            }
             // Only the scale of rows of zeros is above 1, and may not be a float32.
             let scale = (space.scale_of(side, row) as f32).min(1.0);
             let unit = f64::from(scale);
-            let affine = [integer as u32, scale.to_bits(), ((-bias * unit * unit) as f32).to_bits()];
-            let after = space.dim().div_ceil(QUAD);
-            for (word, value) in affine.into_iter().enumerate() {
-                panel[(after + word) * width + lane] = value;
+            let bias = (-bias * unit * unit) as f32;
+            for (word, bits) in [integer as u32, scale.to_bits(), bias.to_bits()].iter().enumerate()
+            {
+                panel[(quads + word) * width + lane] = *bits;
             }
             let length = square.sqrt() * unit;
-            let is_cosine = similarity == Similarity::Cosine;
+            // A power of two scales exactly; one over the length is rounded.
+            let is_rounded = similarity == Similarity::Cosine;
             *extent = Extent {
                 norm: length,
-                // A power of two scales exactly; one over the length is rounded.
-                residual: if is_cosine { (length - 1.0).abs() + 4.0 * UNIT64 } else { 0.0 },
+                residual: if is_rounded { (length - 1.0).abs() + 4.0 * UNIT64 } else { 0.0 },
                 residual_norm: 0.0,
-                bias: if similarity == Similarity::Euclidean { length * length / 2.0 } else { 0.0 },
+                bias: half * unit * unit,
                 length,
             };
         }
@@ -97,14 +89,32 @@ impl Work for ByteEncoding<'_, '_> {
     }
 }
 
-/// Writes bytes to a lane of a panel.
+/// Returns the number to add to numbers, so that rows are unsigned and columns are signed.
+fn shift(axis: Axis, is_signed: bool) -> i32 {
+    match (axis, is_signed) {
+        (Axis::Rows, true) => 128,
+        (Axis::Columns, false) => -128,
+        _ => 0,
+    }
+}
+
 #[inline(always)]
-fn write(mut bytes: impl ExactSizeIterator<Item = u8>, lane: usize, width: usize, panel: &mut [u32]) {
-    let quads = bytes.len().div_ceil(QUAD);
-    for word in panel[lane..].iter_mut().step_by(width).take(quads) {
-        let mut quad = [0; QUAD];
-        quad.iter_mut().zip(&mut bytes).for_each(|(out, byte)| *out = byte);
-        *word = u32::from_le_bytes(quad);
+fn add<T: Copy + Into<i32>>(row: &[T]) -> i32 {
+    row.iter().map(|v| (*v).into()).sum()
+}
+
+/// Writes bytes to a lane of a panel, with the bits in `flip` changed.
+#[inline(always)]
+fn write(bytes: &[u8], flip: u8, lane: usize, width: usize, panel: &mut [u32]) {
+    let (quads, rest) = bytes.as_chunks::<QUAD>();
+    let all = u32::from_le_bytes([flip; QUAD]);
+    for (step, quad) in panel.chunks_exact_mut(width).zip(quads) {
+        step[lane] = u32::from_le_bytes(*quad) ^ all;
+    }
+    if !rest.is_empty() {
+        let mut last = [0; QUAD];
+        last.iter_mut().zip(rest).for_each(|(out, byte)| *out = *byte ^ flip);
+        panel[quads.len() * width + lane] = u32::from_le_bytes(last);
     }
 }
 
@@ -121,7 +131,11 @@ pub(crate) fn find_least_sums(panel: &[u32], least: &[f32], out: &mut [i32]) {
         // Columns' biases are not positive. A product is rounded at most four times.
         let slack = 4.0 * UNIT32 * (least.abs() + (least - bias).abs());
         let sum = ((least - bias - slack) / (scale * scale)).floor();
-        *out = if least == f64::INFINITY { i32::MAX } else { (sum - f64::from(integer as i32)) as i32 };
+        *out = if least == f64::INFINITY {
+            i32::MAX
+        } else {
+            (sum - f64::from(integer as i32)) as i32
+        };
     }
 }
 

@@ -191,7 +191,8 @@ impl Packing for DensePacking<'_, '_> {
         // Allow two roundings per term, which is enough whether multiply-add is fused or not: see
         // docs/internals/evaluator-exactness.md. Integer sums are exact; four roundings turn them
         // into products.
-        let operations = if self.is_integer() { 4.0 * UNIT32 } else { (2.0 * numbers + 8.0) * UNIT32 };
+        let operations =
+            if self.is_integer() { 4.0 * UNIT32 } else { (2.0 * numbers + 8.0) * UNIT32 };
         if operations >= 0.5 {
             return f64::INFINITY;
         }
@@ -226,11 +227,7 @@ impl DensePacking<'_, '_> {
             self.prefix.as_ref().map_or(0.0, |prefix| prefix.error() * row.length * column.length);
         // The CPU may flush products to zero. For integers, this affects only the product of the
         // scales, times a sum below 2^31.
-        let times = if self.is_integer() {
-            (1u64 << 10) as f64
-        } else {
-            (numbers + 8.0) * 4.0
-        };
+        let times = if self.is_integer() { (1u64 << 10) as f64 } else { (numbers + 8.0) * 4.0 };
         let underflow = times * f64::from(f32::MIN_POSITIVE);
         (packing + summing + deciding + projecting + underflow) * 1.0001
     }

@@ -70,8 +70,8 @@ pub trait Packing: Sync {
     fn word(&self) -> Word;
     /// Returns the number of words per packed row.
     fn steps(&self) -> usize;
-    /// Whether rows are bytes that all have the same scale, so that sums of integers are in the order
-    /// of products.
+    /// Whether rows are bytes that all have the same scale, so that sums of integers are in the
+    /// order of products.
     fn has_one_scale(&self) -> bool {
         false
     }
