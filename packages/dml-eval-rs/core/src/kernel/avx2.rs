@@ -4,7 +4,6 @@ use std::arch::x86_64::*;
 
 use crate::exact::{PAIRS, combine};
 
-use super::avx2_bytes::BYTES;
 use super::avx2_codes::CODES;
 use super::avx2_sweep::{sweep, sweep_brackets};
 use super::exact_macros::{exact_product, exact_routines};
@@ -26,13 +25,8 @@ const TILES: Tiles = Tiles {
     sweep_brackets: sweep_brackets::<VECTORS>,
 };
 
-pub(super) static WITH_VNNI: Kernel = Kernel {
-    name: "avx2-vnni",
-    int16: Some(Int16 { tile: int16_fused, reaches: reaches_fused }),
-    bytes: Some(BYTES),
-    available: || (KERNEL.available)() && is_x86_feature_detected!("avxvnni"),
-    ..KERNEL
-};
+/// Products of int16 by VNNI.
+pub(super) const INT16_FUSED: Int16 = Int16 { tile: int16_fused, reaches: reaches_fused };
 
 pub(super) static KERNEL: Kernel = Kernel {
     name: "avx2",

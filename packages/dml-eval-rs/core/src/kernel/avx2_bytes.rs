@@ -1,11 +1,17 @@
-//! AVX2 with VNNI: products of bytes, four per lane and instruction.
+//! AVX2 with VNNI: a kernel with products of bytes, four per lane and instruction.
 
 use std::arch::x86_64::*;
 
-use super::avx2::{COLUMNS, ROWS, VECTORS};
-use super::routines::{BYTE_AFFINE_STEPS, Bytes};
+use super::avx2::{COLUMNS, INT16_FUSED, KERNEL, ROWS, VECTORS};
+use super::routines::{BYTE_AFFINE_STEPS, Bytes, Kernel};
 
-pub(super) const BYTES: Bytes = Bytes { tile, tile_reaching };
+pub(super) static WITH_VNNI: Kernel = Kernel {
+    name: "avx2-vnni",
+    int16: Some(INT16_FUSED),
+    bytes: Some(Bytes { tile, tile_reaching }),
+    available: || (KERNEL.available)() && is_x86_feature_detected!("avxvnni"),
+    ..KERNEL
+};
 
 #[target_feature(enable = "avx2,fma,avxvnni")]
 fn tile(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {

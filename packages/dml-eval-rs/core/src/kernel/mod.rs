@@ -66,16 +66,16 @@ pub(crate) use tiles::{MAX_TILE, Tiles};
 static KERNELS: [&Kernel; 6] = [
     &avx512::WITH_VNNI,
     &avx512::PLAIN,
-    &avx2::WITH_VNNI,
+    &avx2_bytes::WITH_VNNI,
     &avx2::KERNEL,
     &portable::KERNEL,
-    &portable::WITH_BYTES,
+    &portable_bytes::KERNEL,
 ];
 #[cfg(target_arch = "aarch64")]
 static KERNELS: [&Kernel; 4] =
-    [&neon::WITH_BFLOAT16, &neon::PLAIN, &portable::KERNEL, &portable::WITH_BYTES];
+    [&neon::WITH_BFLOAT16, &neon::PLAIN, &portable::KERNEL, &portable_bytes::KERNEL];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-static KERNELS: [&Kernel; 2] = [&portable::KERNEL, &portable::WITH_BYTES];
+static KERNELS: [&Kernel; 2] = [&portable::KERNEL, &portable_bytes::KERNEL];
 
 /// Selects the kernel called `name`, or the fastest kernel that this CPU can run if `name` is
 /// `None`.

@@ -6,7 +6,6 @@ use crate::exact::combine_tiles;
 use super::brackets::Thresholds;
 use super::exact_macros::{exact_routines, single_precision_routines};
 use super::instructions::Instructions;
-use super::portable_bytes::BYTES;
 use super::routines::{CodeProduct, ExactProducts, Kernel};
 use super::sweep::{self, Hit, SweepResult};
 use super::tiles::Tiles;
@@ -49,10 +48,6 @@ pub(super) static KERNEL: Kernel = Kernel {
     instructions: Instructions::Baseline,
     available: || true,
 };
-
-/// Used by tests, on CPUs without VNNI: these products of bytes take longer than float32.
-pub(super) static WITH_BYTES: Kernel =
-    Kernel { name: "portable-bytes", bytes: Some(BYTES), ..KERNEL };
 
 fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     let (rows, _) = rows.as_chunks::<ROWS>();

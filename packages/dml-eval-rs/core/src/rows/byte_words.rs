@@ -12,7 +12,7 @@
 //! reaches its threshold: see [`find_least_sums`].
 //!
 //! With D numbers, sums are at most (255·128 + 128² + 255²/2 + 128·255)·D in magnitude, which is
-//! below 2³¹ up to `LONGEST_BYTES`.
+//! below 2³¹ for the longest rows that `dense` screens as bytes.
 
 use zerocopy::IntoBytes;
 
@@ -26,8 +26,6 @@ use crate::rows::packing::{Axis, Extent};
 use crate::rows::similarity::Similarity;
 use crate::side::Side;
 
-/// The largest number of columns with which rows are screened as bytes.
-pub(super) const LONGEST_BYTES: usize = 1 << 14;
 /// Bytes per word.
 const QUAD: usize = 4;
 

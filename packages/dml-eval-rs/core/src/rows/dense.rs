@@ -9,7 +9,6 @@ use crate::exact::{PAIRS, cosine_key};
 use crate::kernel::{Kernel, Word, prefetch};
 use crate::memory::Grow;
 use crate::rows::byte_rows::ByteRow;
-use crate::rows::byte_words::LONGEST_BYTES;
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::scaling::{rescale, scale_below_one};
 use crate::rows::similarity::Similarity;
@@ -68,6 +67,8 @@ const MANY_FOR_BFLOAT16: usize = 24;
 /// The largest number of columns with which rows are screened as int16. Panels of int16 rows are
 /// never narrow.
 const LONGEST_INT16: usize = 1 << 16;
+/// The largest number of columns with which rows are screened as bytes: sums stay below 2³¹.
+const LONGEST_BYTES: usize = 1 << 14;
 
 /// Prefetch the row of the item this number of pairs ahead: items of pairs are far apart.
 const AHEAD: usize = 8;
