@@ -22,9 +22,9 @@ fn tile_reaching(
 ) -> bool {
     let quads = steps - BYTE_AFFINE_STEPS;
     let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
-    // SAFETY: the caller (`Kernel::tile_reaching` or `CheckedProduct::tile`) checked that the panels
-    // have `steps` steps, at least BYTE_AFFINE_STEPS; that `least` has ROWS numbers; and that the
-    // tile has ROWS × COLUMNS.
+    // SAFETY: the caller (`Kernel::tile_reaching` or `CheckedProduct::tile`) checked that the
+    // panels have `steps` steps, at least BYTE_AFFINE_STEPS; that `least` has ROWS numbers; and
+    // that the tile has ROWS × COLUMNS.
     unsafe {
         // Don't use `from_fn`: the compiler may not inline intrinsics into it.
         let load = |at: *const u32| {

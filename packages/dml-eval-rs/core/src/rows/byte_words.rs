@@ -166,7 +166,8 @@ mod tests {
             are_signed in any::<(bool, bool)>(), similarity in 0usize..3, share in 0.0f64..1.0,
             seed in any::<u64>(),
         ) {
-            let similarity = [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean][similarity];
+            let all = [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean];
+            let similarity = all[similarity];
             let mut random = Random::new(seed);
             for kernel in names().into_iter().map(|name| select(Some(name)).unwrap()) {
                 if !kernel.has_bytes() {
@@ -189,7 +190,8 @@ mod tests {
                 let q = if are_signed.0 { Matrix::I8(q8.view()) } else { Matrix::U8(q.view()) };
                 let g = if are_signed.1 { Matrix::I8(g8.view()) } else { Matrix::U8(g.view()) };
                 let (control, precision) = (Control::default(), Precision::SixteenBit);
-                let space = Dense::new(q, Some(g), similarity, precision, kernel, &control).unwrap();
+                let space = Dense::new(q, Some(g), similarity, precision, kernel, &control);
+                let space = space.unwrap();
                 let packing = &DensePacking::of_each_kind(&space)[0];
                 prop_assert_eq!(packing.word(), Word::ByteQuad);
                 let steps = packing.steps();
