@@ -112,7 +112,8 @@ def kernels(items: int) -> None:
     print(f"{'kernel':>12} {'screen':>9} {'GFLOP/s a core':>15} {'codes, Gbit/s a core':>21}")
     for kernel in _native.kernels():
         for screen in ("16-bit", "float32"):
-            if (kernel, screen) == ("portable", "16-bit"):  # equal to float32
+            if (kernel, screen) == ("portable", "16-bit") or kernel == "portable-bytes":
+                # equal to portable float32
                 continue
             _native.begin_trial(kernel=kernel, screen=screen)
             start = time.process_time()

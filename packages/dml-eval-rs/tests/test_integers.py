@@ -41,13 +41,13 @@ def rows(dtype: Any, n: int = 60, dim: int = 24, seed: int = 0) -> np.ndarray:
 
 @given(
     st.sampled_from([np.int8, np.uint8]), st.sampled_from(["dot", "euclidean"]), st.integers(1, 70),
-    st.integers(0, 2**32), st.sampled_from(screens()),
+    st.integers(0, 2**32), st.sampled_from(screens()), st.sampled_from([0, 32]),
 )  # fmt: skip
 def test_neighbours_are_those_of_python_integers(
-    dtype: Any, similarity: Any, dim: int, seed: int, screen: tuple[str, str]
+    dtype: Any, similarity: Any, dim: int, seed: int, screen: tuple[str, str], few_queries: int
 ) -> None:
     gallery, queries = rows(dtype, 40, dim, seed), rows(dtype, 5, dim, seed + 1)
-    with trial(kernel=screen[0], screen=screen[1], few_items=0):
+    with trial(kernel=screen[0], screen=screen[1], few_items=0, few_queries=few_queries):
         scores, found = knn(queries, gallery, 7, similarity=similarity)
         offsets, ranged, _ = range_search(
             queries, gallery, float(scores[0, 3]), similarity=similarity
@@ -101,12 +101,13 @@ def test_bytes_in_place_have_the_bits_of_float32_copies(
 
 
 @pytest.mark.parametrize("similarity", ["dot", "euclidean"])
-def test_sums_of_the_widest_extreme_rows_are_exact(similarity: Any) -> None:
-    dim = 65_536
+@pytest.mark.parametrize("dim", [16_384, 65_536])  # the widest rows of bytes, and of int16
+@pytest.mark.parametrize("kernel", sorted({kernel for kernel, _ in screens()}))
+def test_sums_of_the_widest_extreme_rows_are_exact(similarity: Any, dim: int, kernel: str) -> None:
     x = np.zeros((40, dim), np.uint8)
     x[:20], x[20, :-1], x[21:30, 0] = 255, 255, np.arange(1, 10)
     y = np.full((2, dim), -128, np.int8)
-    with trial(few_items=0, few_queries=0, directions=0):
+    with trial(kernel=kernel, few_items=0, few_queries=0, directions=0):
         scores, found = knn(y, x, 40, similarity=similarity)
     wide = x.astype(np.int64)
     keys = -((wide + 128) ** 2).sum(1) if similarity == "euclidean" else -128 * wide.sum(1)

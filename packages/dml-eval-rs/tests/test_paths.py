@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 from eval_support.path_cases import EVALUATIONS, SEARCHES, VERIFICATIONS, Case, varied
 from eval_support.path_data import (
@@ -111,6 +112,10 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ("Bits", lambda _, o: o.similarity == "hamming", "only codes are screened by bits"),
         ("Float32|Int16|BFloat16|narrow", lambda _, o: o.similarity != "hamming",
          "codes have no numbers"),
+        ("ByteQuad", lambda _, o: o.dtype in {np.int8, np.uint8}, "the numbers aren't bytes"),
+        ("(vnni, Int16Pair|bytes, Float32), whole",
+         lambda _, o: o.dtype not in {np.int8, np.uint8},
+         "whole rows of bytes are multiplied as bytes"),
         ("cells", lambda _, o: o.similarity != "hamming", "cells are means of numbers"),
         ("cells", lambda _, o: o.kind != "shuffled", "adjacent rows aren't similar"),
         (
@@ -187,9 +192,12 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
 
 def screen_paths(family: str) -> Iterator[str]:
     """List the steps of this CPU's screens by name."""
-    words = {"float32": "Float32", "16-bit": "Int16Pair"}
+    words = {"neon-bf16": "BFloat16Pair", "portable-bytes": "Float32"}
     for kernel, screen in screens():
-        word = "BFloat16Pair" if kernel == "neon-bf16" and screen == "16-bit" else words[screen]
+        word = words.get(kernel, "Int16Pair") if screen == "16-bit" else "Float32"
+        if family == "search" and kernel.endswith(("vnni", "bytes")) and screen == "16-bit":
+            for shape in ("rows", "both sides"):
+                yield f"{kernel}, ByteQuad, whole rows, {shape}"
         hows = ["whole rows", "along directions"]
         if word == "Int16Pair":
             hows.append("along directions, skipping tiles")

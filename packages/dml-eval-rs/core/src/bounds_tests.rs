@@ -496,3 +496,27 @@ fn rows_of_any_shape_and_length_stay_within_the_margin_of_their_integers() {
         assert_screen_decides_nothing(&x, None, similarity);
     }
 }
+
+#[test]
+fn bytes_of_any_signs_stay_within_the_margin_and_are_decided_by_their_keys() {
+    let mut random = Random::new(11);
+    for values in [&[0, 127, 128, 255][..], &[1, 2, 3]] {
+        let mut rows = |n: usize| {
+            let mut x = Array2::from_shape_fn((n, 33), |_| values[random.below(values.len())]);
+            x.column_mut(0).fill(1);
+            x
+        };
+        let (x, y): (Array2<u8>, Array2<u8>) = (rows(70), rows(90));
+        let (signed_x, signed_y) = (x.mapv(|v| v as i8), y.mapv(|v| v as i8));
+        let queries = [Matrix::U8(x.view()), Matrix::I8(signed_x.view())];
+        let galleries = [Matrix::U8(y.view()), Matrix::I8(signed_y.view())];
+        for similarity in SIMILARITIES {
+            for queries in queries {
+                for gallery in [None, Some(galleries[0]), Some(galleries[1])] {
+                    largest_fraction_in(queries, gallery, similarity);
+                    assert_keys_decide(queries, gallery, similarity);
+                }
+            }
+        }
+    }
+}

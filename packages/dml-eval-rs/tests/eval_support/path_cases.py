@@ -381,6 +381,7 @@ SEARCHES: dict[str, Searched] = {
     "float16": Searched(dtype=np.float16),
     "float64": Searched(dtype=np.float64, similarity="euclidean"),
     "bytes": Searched(dtype=np.int8, similarity="dot"),
+    "bytes in a range": Searched(how="range", dtype=np.uint8, similarity="euclidean"),
     "one neighbour": Searched(k=1),
     "subspace": Searched(kind="subspace"),
     "offset": Searched(kind="offset", similarity="euclidean"),

@@ -127,7 +127,8 @@ KINDS = ("decaying", "subspace", "offset", "clusters", "duplicates", "isotropic"
 def screens() -> list[tuple[str, str]]:
     """List this CPU's kernels, with the screens that differ."""
     both = [(kernel, screen) for kernel in _native.kernels() for screen in ("16-bit", "float32")]
-    return [pair for pair in both if pair not in {("portable", "16-bit"), ("neon", "16-bit")}]
+    equal = {("portable", "16-bit"), ("neon", "16-bit"), ("portable-bytes", "float32")}
+    return [pair for pair in both if pair not in equal]
 
 
 def labels_of(n: int) -> np.ndarray:

@@ -11,9 +11,9 @@ use super::instructions::Instructions;
 use super::routines::{AFFINE_STEPS, ExactProducts, Int16, Kernel, Pairs32};
 use super::tiles::Tiles;
 
-const ROWS: usize = 6;
-const VECTORS: usize = 2;
-const COLUMNS: usize = 8 * VECTORS;
+pub(super) const ROWS: usize = 6;
+pub(super) const VECTORS: usize = 2;
+pub(super) const COLUMNS: usize = 8 * VECTORS;
 const EXACT_ROWS: usize = 4;
 const EXACT_COLUMNS: usize = 12;
 
@@ -25,12 +25,8 @@ const TILES: Tiles = Tiles {
     sweep_brackets: sweep_brackets::<VECTORS>,
 };
 
-pub(super) static WITH_VNNI: Kernel = Kernel {
-    name: "avx2-vnni",
-    int16: Some(Int16 { tile: int16_fused, reaches: reaches_fused }),
-    available: || (KERNEL.available)() && is_x86_feature_detected!("avxvnni"),
-    ..KERNEL
-};
+/// Products of int16 by VNNI.
+pub(super) const INT16_FUSED: Int16 = Int16 { tile: int16_fused, reaches: reaches_fused };
 
 pub(super) static KERNEL: Kernel = Kernel {
     name: "avx2",
@@ -38,6 +34,7 @@ pub(super) static KERNEL: Kernel = Kernel {
     float32,
     bfloat16: None,
     int16: Some(Int16 { tile: int16, reaches }),
+    bytes: None,
     codes: CODES,
     dots32,
     dot64,

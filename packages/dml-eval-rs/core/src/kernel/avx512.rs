@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use crate::exact::{PAIRS, combine};
 
+use super::avx512_bytes::BYTES;
 use super::avx512_codes::{COUNTED_IF_POSSIBLE, LOOKED_UP};
 use super::avx512_sweep::{COLUMNS, ROWS, TILES, VECTORS};
 use super::exact_macros::{exact_product, exact_routines};
@@ -16,6 +17,7 @@ const EXACT_COLUMNS: usize = 24;
 pub(super) static WITH_VNNI: Kernel = Kernel {
     name: "avx512-vnni",
     int16: Some(Int16 { tile: int16_fused, reaches: reaches_fused }),
+    bytes: Some(BYTES),
     codes: COUNTED_IF_POSSIBLE,
     available: || has_avx512() && is_x86_feature_detected!("avx512vnni"),
     ..PLAIN
@@ -28,6 +30,7 @@ pub(super) static PLAIN: Kernel = Kernel {
     float32,
     bfloat16: None,
     int16: Some(Int16 { tile: int16, reaches }),
+    bytes: None,
     codes: LOOKED_UP,
     dots32,
     dot64,

@@ -12,7 +12,7 @@ const PAGE: usize = 1 << 16;
 
 /// An array between inaccessible pages, adjacent to the following page (if `at_end`) or the
 /// preceding page.
-struct Guarded<T> {
+pub(super) struct Guarded<T> {
     region: *mut libc::c_void,
     bytes: usize,
     data: *mut T,
@@ -20,7 +20,7 @@ struct Guarded<T> {
 }
 
 impl<T: Copy> Guarded<T> {
-    fn new(values: &[T], at_end: bool) -> Self {
+    pub fn new(values: &[T], at_end: bool) -> Self {
         let inner = size_of_val(values).next_multiple_of(PAGE);
         let bytes = inner + 2 * PAGE;
         // SAFETY: this is a new private mapping, and the inner part is made accessible. `data` is
@@ -50,7 +50,7 @@ impl<T: Copy> Guarded<T> {
         }
     }
 
-    fn get(&mut self) -> &mut [T] {
+    pub fn get(&mut self) -> &mut [T] {
         // SAFETY: `new` made these elements accessible and initialized them.
         unsafe { std::slice::from_raw_parts_mut(self.data, self.len) }
     }
@@ -63,7 +63,7 @@ impl<T> Drop for Guarded<T> {
     }
 }
 
-fn kernels() -> impl Iterator<Item = &'static Kernel> {
+pub(super) fn kernels() -> impl Iterator<Item = &'static Kernel> {
     KERNELS.iter().copied().filter(|k| (k.available)())
 }
 

@@ -6,12 +6,14 @@
 //! identical, because float64 decides if the bound can't.
 //!
 //! Packed layout: a row is a sequence of `steps` 32-bit words. A word is a float32, two bfloat16,
-//! two int16, or 32 bits of a code. A panel has the words of `rows` (or `columns`) rows, step by
-//! step: `panel[step * width + lane]`. For codes, some kernels rearrange the words of a step in
-//! column panels.
+//! two int16, four bytes, or 32 bits of a code. A panel has the words of `rows` (or `columns`)
+//! rows, step by step: `panel[step * width + lane]`. For codes, some kernels rearrange the words of
+//! a step in column panels.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx2_bytes;
 #[cfg(target_arch = "x86_64")]
 mod avx2_codes;
 #[cfg(target_arch = "x86_64")]
@@ -19,10 +21,14 @@ mod avx2_sweep;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
+mod avx512_bytes;
+#[cfg(target_arch = "x86_64")]
 mod avx512_codes;
 #[cfg(target_arch = "x86_64")]
 mod avx512_sweep;
 mod brackets;
+#[cfg(all(test, unix))]
+mod byte_tests;
 mod exact_macros;
 mod float_environment;
 #[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -35,6 +41,7 @@ mod instructions;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
+mod portable_bytes;
 mod prefetch;
 #[cfg(test)]
 mod rounding_tests;
@@ -51,17 +58,24 @@ pub use float_environment::set_default_float_environment;
 pub(crate) use instructions::Work;
 pub(crate) use prefetch::prefetch;
 pub use routines::Kernel;
-pub(crate) use routines::{AFFINE_STEPS, CheckedProduct, Sum, Word};
+pub(crate) use routines::{AFFINE_STEPS, BYTE_AFFINE_STEPS, CheckedProduct, Sum, Word};
 pub(crate) use sweep::{Above, Hit, Sides, SweepResult};
 pub(crate) use tiles::{MAX_TILE, Tiles};
 
 #[cfg(target_arch = "x86_64")]
-static KERNELS: [&Kernel; 5] =
-    [&avx512::WITH_VNNI, &avx512::PLAIN, &avx2::WITH_VNNI, &avx2::KERNEL, &portable::KERNEL];
+static KERNELS: [&Kernel; 6] = [
+    &avx512::WITH_VNNI,
+    &avx512::PLAIN,
+    &avx2_bytes::WITH_VNNI,
+    &avx2::KERNEL,
+    &portable::KERNEL,
+    &portable_bytes::KERNEL,
+];
 #[cfg(target_arch = "aarch64")]
-static KERNELS: [&Kernel; 3] = [&neon::WITH_BFLOAT16, &neon::PLAIN, &portable::KERNEL];
+static KERNELS: [&Kernel; 4] =
+    [&neon::WITH_BFLOAT16, &neon::PLAIN, &portable::KERNEL, &portable_bytes::KERNEL];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-static KERNELS: [&Kernel; 1] = [&portable::KERNEL];
+static KERNELS: [&Kernel; 2] = [&portable::KERNEL, &portable_bytes::KERNEL];
 
 /// Selects the kernel called `name`, or the fastest kernel that this CPU can run if `name` is
 /// `None`.

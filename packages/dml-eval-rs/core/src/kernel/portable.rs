@@ -10,8 +10,8 @@ use super::routines::{CodeProduct, ExactProducts, Kernel};
 use super::sweep::{self, Hit, SweepResult};
 use super::tiles::Tiles;
 
-const ROWS: usize = 4;
-const COLUMNS: usize = 16;
+pub(super) const ROWS: usize = 4;
+pub(super) const COLUMNS: usize = 16;
 const EXACT_ROWS: usize = 4;
 const EXACT_COLUMNS: usize = 8;
 
@@ -30,6 +30,7 @@ pub(super) static KERNEL: Kernel = Kernel {
     float32,
     bfloat16: None,
     int16: None,
+    bytes: None,
     codes: CODES,
     dots32,
     dot64,

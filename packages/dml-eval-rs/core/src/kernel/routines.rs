@@ -11,6 +11,9 @@ pub(crate) type Product = unsafe fn(steps: usize, rows: &[u32], columns: &[u32],
 /// of the row or column.
 pub(crate) type Reaches =
     unsafe fn(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64;
+/// Fills a tile and returns true, unless all sums of integers are below the `least` of their row.
+pub(crate) type TileReaching =
+    unsafe fn(steps: usize, rows: &[u32], columns: &[u32], least: &[i32], tile: &mut [f32]) -> bool;
 pub(super) type Pairs32<'a> = [&'a [f32]; PAIRS];
 pub(super) type Exact32 = unsafe fn(Pairs32<'_>, Pairs32<'_>) -> [f64; PAIRS];
 pub(super) type Exact64 = unsafe fn(&[f64], &[f64]) -> f64;
@@ -36,6 +39,13 @@ pub(crate) struct ExactProducts {
 pub(crate) struct Int16 {
     pub(super) tile: Product,
     pub(super) reaches: Reaches,
+}
+
+/// Products of panels of bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes {
+    pub(super) tile: Product,
+    pub(super) tile_reaching: TileReaching,
 }
 
 /// Products of panels of codes: minus the number of differing bits.
@@ -68,6 +78,7 @@ pub struct Kernel {
     pub(super) float32: Product,
     pub(super) bfloat16: Option<Product>,
     pub(super) int16: Option<Int16>,
+    pub(super) bytes: Option<Bytes>,
     pub(super) codes: CodeProduct,
     pub(super) dots32: Exact32,
     pub(super) dot64: Exact64,
@@ -86,12 +97,19 @@ pub enum Word {
     BFloat16Pair,
     /// Two int16 numbers. The last words of a row are a scale and a bias: see [`AFFINE_STEPS`].
     Int16Pair,
+    /// Four bytes: unsigned in rows, signed in columns. For the last words of a row, see
+    /// [`BYTE_AFFINE_STEPS`].
+    ByteQuad,
     Bits,
 }
 
 /// The number of words at the end of an int16 row: a scale and a bias, both float32. If N is the
 /// exact product of the integers, a tile gets N·(σᵢσⱼ) + (βᵢ + βⱼ).
 pub(crate) const AFFINE_STEPS: usize = 2;
+
+/// The number of words at the end of a row of bytes: an int32, a scale and a bias. The int32 of row
+/// and column are added to the sum of products; no subset of these terms may exceed 31 bits.
+pub(crate) const BYTE_AFFINE_STEPS: usize = 1 + AFFINE_STEPS;
 
 impl Kernel {
     /// Runs work that is compiled for the kernel's instructions. These don't change any bit,
@@ -110,15 +128,24 @@ impl Kernel {
         self.int16.is_some()
     }
 
+    pub(crate) fn has_bytes(&self) -> bool {
+        self.bytes.is_some()
+    }
+
     /// Returns the product for words of this kind.
     pub(crate) fn product(&self, word: Word) -> CheckedProduct {
         let product = match word {
             Word::Float32 => self.float32,
             Word::BFloat16Pair => self.bfloat16.expect("the caller checks has_bfloat16"),
             Word::Int16Pair => self.int16.as_ref().expect("the caller checks has_int16").tile,
+            Word::ByteQuad => self.bytes.as_ref().expect("the caller checks has_bytes").tile,
             Word::Bits => self.codes.hamming,
         };
-        let least_steps = if word == Word::Int16Pair { AFFINE_STEPS } else { 0 };
+        let least_steps = match word {
+            Word::Int16Pair => AFFINE_STEPS,
+            Word::ByteQuad => BYTE_AFFINE_STEPS,
+            _ => 0,
+        };
         let Tiles { rows, columns, .. } = *self.tiles(word);
         CheckedProduct { product, rows, columns, least_steps }
     }
@@ -160,6 +187,29 @@ impl Kernel {
         // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths
         // were checked above.
         unsafe { reaches(steps, rows, columns, least) }
+    }
+
+    /// Fills a tile with products of bytes and returns true. If all sums of integers, without the
+    /// int32 of the row, are below the `least` of the row, returns false instead.
+    pub(crate) fn tile_reaching(
+        &self,
+        steps: usize,
+        rows: &[u32],
+        columns: &[u32],
+        least: &[i32],
+        tile: &mut [f32],
+    ) -> bool {
+        let Tiles { rows: height, columns: width, .. } = self.number_tiles;
+        assert!(
+            steps >= BYTE_AFFINE_STEPS
+                && rows.len() == steps * height
+                && columns.len() == steps * width
+        );
+        assert!(least.len() == height && tile.len() >= height * width);
+        let bytes = self.bytes.as_ref().expect("the caller checks has_bytes");
+        // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths
+        // were checked above.
+        unsafe { (bytes.tile_reaching)(steps, rows, columns, least, tile) }
     }
 
     /// Computes dot products of pairs of float32 rows with equal lengths, in the order that `exact`

@@ -8,6 +8,7 @@ use crate::error::{Error, Result, argument};
 use crate::exact::{PAIRS, cosine_key};
 use crate::kernel::{Kernel, Word, prefetch};
 use crate::memory::Grow;
+use crate::rows::byte_rows::ByteRow;
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::scaling::{rescale, scale_below_one};
 use crate::rows::similarity::Similarity;
@@ -21,7 +22,7 @@ pub enum Precision {
     /// Screen with float32 products, which decide almost all comparisons.
     Float32,
     /// Screen with products of 16-bit numbers if faster: int16 on x86-64, bfloat16 on aarch64.
-    /// These leave more comparisons open.
+    /// These leave more comparisons open. Products of bytes are exact.
     SixteenBit,
 }
 
@@ -66,6 +67,8 @@ const MANY_FOR_BFLOAT16: usize = 24;
 /// The largest number of columns with which rows are screened as int16. Panels of int16 rows are
 /// never narrow.
 const LONGEST_INT16: usize = 1 << 16;
+/// The largest number of columns with which rows are screened as bytes: sums stay below 2³¹.
+const LONGEST_BYTES: usize = 1 << 14;
 
 /// Prefetch the row of the item this number of pairs ahead: items of pairs are far apart.
 const AHEAD: usize = 8;
@@ -77,6 +80,8 @@ pub struct Dense<'a> {
     pub(super) similarity: Similarity,
     pub(super) kernel: &'static Kernel,
     word: Word,
+    /// Whether whole rows are screened by exact products of bytes.
+    multiplies_bytes: bool,
     pub(super) query_squares: Vec<f64>,
     pub(super) gallery_squares: Option<Vec<f64>>,
     /// The power of two that scales the longest row to a length of at most 1; for the cosine, 1.
@@ -138,12 +143,18 @@ impl<'a> Dense<'a> {
         };
         let gallery_squares = gallery.is_some().then(Vec::new);
         let gallery = gallery.unwrap_or(queries);
+        let multiplies_bytes = precision == Precision::SixteenBit
+            && kernel.has_bytes()
+            && queries.dim() <= LONGEST_BYTES
+            && queries.bytes_of(0).is_some()
+            && gallery.bytes_of(0).is_some();
         Ok(Unread(Dense {
             queries,
             gallery,
             similarity,
             kernel,
             word,
+            multiplies_bytes,
             query_squares,
             gallery_squares,
             scale: 1.0,
@@ -285,6 +296,16 @@ impl<'a> Dense<'a> {
         self.word
     }
 
+    pub(super) fn multiplies_bytes(&self) -> bool {
+        self.multiplies_bytes
+    }
+
+    /// Returns a row in place. Both sides must consist of bytes.
+    #[inline(always)]
+    pub(super) fn bytes_of(&self, side: Side, row: usize) -> ByteRow<'_> {
+        self.matrix(side).bytes_of(row).expect("the caller checks multiplies_bytes")
+    }
+
     /// Whether the screen's words are less precise than float32.
     #[cfg(test)]
     pub(crate) fn has_coarse_words(&self) -> bool {
@@ -295,13 +316,19 @@ impl<'a> Dense<'a> {
         self.similarity
     }
 
+    /// Returns the factor that converts a row to the units of the screen.
+    #[inline(always)]
+    pub(super) fn scale_of(&self, side: Side, row: usize) -> f64 {
+        match self.similarity {
+            Similarity::Cosine => 1.0 / self.squares(side)[row].sqrt(),
+            Similarity::Dot | Similarity::Euclidean => self.scale,
+        }
+    }
+
     /// Copies a row in the units of the screen.
     #[inline(always)]
     pub(super) fn scale_row(&self, side: Side, row: usize, out: &mut Vec<f64>) -> Result<()> {
-        let factor = match self.similarity {
-            Similarity::Cosine => 1.0 / self.squares(side)[row].sqrt(),
-            Similarity::Dot | Similarity::Euclidean => self.scale,
-        };
+        let factor = self.scale_of(side, row);
         if let Some(numbers) = self.matrix(side).slice32(row) {
             out.clear();
             return out.try_extend(numbers.iter().map(|v| f64::from(*v) * factor));

@@ -20,6 +20,7 @@ use crate::error::Result;
 use crate::exact::{UNIT32, UNIT64};
 use crate::kernel::Word;
 use crate::memory::{full, ready};
+use crate::rows::byte_words::ByteEncoding;
 use crate::rows::dense::Dense;
 use crate::rows::encoding::{Encoding, Lanes};
 use crate::rows::frame::Frame;
@@ -30,6 +31,7 @@ use crate::rows::prefix_choice::choose_prefix;
 use crate::rows::principal::principal_directions;
 use crate::rows::row_words::steps;
 use crate::rows::sample::Sample;
+use crate::rows::similarity::Similarity;
 use crate::side::Side;
 
 /// The way to pack the rows of a [`Dense`] space.
@@ -45,8 +47,13 @@ impl<'s, 'a> DensePacking<'s, 'a> {
     /// packing.
     pub fn new(space: &'s Dense<'a>, goal: &Goal<'_>, control: &Control) -> Result<Self> {
         let whole = DensePacking::whole(space)?;
-        let prefix = choose_prefix(space, &whole.frame, whole.steps(), goal, control)?;
-        Ok(DensePacking { prefix, ..whole })
+        let bytes = DensePacking::of_bytes(space)?;
+        let steps = bytes.as_ref().unwrap_or(&whole).steps();
+        let prefix = choose_prefix(space, &whole.frame, steps, goal, control)?;
+        Ok(match (prefix, bytes) {
+            (None, Some(bytes)) => bytes,
+            (prefix, _) => DensePacking { prefix, ..whole },
+        })
     }
 
     /// Packs all coordinates, and centres the rows if a sample suggests that they are similar.
@@ -54,6 +61,16 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         let sample = Sample::draw(space, Sample::FOR_FRAME)?;
         let frame = Frame::choose(&sample.rows, space.dim(), space.similarity())?;
         Ok(DensePacking { space, frame, prefix: None, word: space.word() })
+    }
+
+    /// Packs all coordinates as bytes, if both sides consist of bytes. Products are exact, so rows
+    /// needn't be centred.
+    fn of_bytes(space: &'s Dense<'a>) -> Result<Option<Self>> {
+        if !space.multiplies_bytes() {
+            return Ok(None);
+        }
+        let frame = Frame::around(Vec::new(), &[], space.dim(), space.similarity())?;
+        Ok(Some(DensePacking { space, frame, prefix: None, word: Word::ByteQuad }))
     }
 
     /// Returns a bound on the rounding errors of any pair.
@@ -94,6 +111,7 @@ impl<'s, 'a> DensePacking<'s, 'a> {
             })
             .collect();
         let (mut kinds, word) = (Vec::new(), space.word());
+        kinds.extend(DensePacking::of_bytes(space).unwrap());
         for centre in [Vec::new(), mean] {
             let frame = || Frame::around(centre.clone(), &sample, dim, similarity).unwrap();
             kinds.push(DensePacking { space, frame: frame(), prefix: None, word });
@@ -122,6 +140,11 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         kinds
     }
 
+    /// Whether products are sums of integers, scaled.
+    fn is_integer(&self) -> bool {
+        matches!(self.word, Word::Int16Pair | Word::ByteQuad)
+    }
+
     /// Counts the numbers per packed row, excluding biases.
     fn numbers(&self) -> usize {
         self.prefix.as_ref().map_or(self.space.dim(), |prefix| prefix.len() + 1)
@@ -148,8 +171,15 @@ impl Packing for DensePacking<'_, '_> {
     ) -> Result<()> {
         let lanes = Lanes { side, axis, rows, width, panel, extents };
         let DensePacking { space, frame, prefix, word } = self;
+        if *word == Word::ByteQuad {
+            return space.kernel().vectorize(ByteEncoding { space, lanes });
+        }
         let prefix = prefix.as_ref();
         space.kernel().vectorize(Encoding { space, frame, prefix, word: *word, lanes })
+    }
+
+    fn has_one_scale(&self) -> bool {
+        self.word == Word::ByteQuad && self.space.similarity() != Similarity::Cosine
     }
 
     fn is_sorted(&self) -> bool {
@@ -161,8 +191,8 @@ impl Packing for DensePacking<'_, '_> {
         // Allow two roundings per term, which is enough whether multiply-add is fused or not: see
         // docs/internals/evaluator-exactness.md. Integer sums are exact; four roundings turn them
         // into products.
-        let is_integer = self.word() == Word::Int16Pair;
-        let operations = if is_integer { 4.0 * UNIT32 } else { (2.0 * numbers + 8.0) * UNIT32 };
+        let operations =
+            if self.is_integer() { 4.0 * UNIT32 } else { (2.0 * numbers + 8.0) * UNIT32 };
         if operations >= 0.5 {
             return f64::INFINITY;
         }
@@ -197,11 +227,7 @@ impl DensePacking<'_, '_> {
             self.prefix.as_ref().map_or(0.0, |prefix| prefix.error() * row.length * column.length);
         // The CPU may flush products to zero. For integers, this affects only the product of the
         // scales, times a sum below 2^31.
-        let times = if self.word() == Word::Int16Pair {
-            (1u64 << 10) as f64
-        } else {
-            (numbers + 8.0) * 4.0
-        };
+        let times = if self.is_integer() { (1u64 << 10) as f64 } else { (numbers + 8.0) * 4.0 };
         let underflow = times * f64::from(f32::MIN_POSITIVE);
         (packing + summing + deciding + projecting + underflow) * 1.0001
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod abridged;
 mod byte_rows;
+pub(crate) mod byte_words;
 pub(crate) mod classes;
 pub(crate) mod codes;
 pub(crate) mod comparable;

@@ -70,6 +70,11 @@ pub trait Packing: Sync {
     fn word(&self) -> Word;
     /// Returns the number of words per packed row.
     fn steps(&self) -> usize;
+    /// Whether rows are bytes that all have the same scale, so that sums of integers are in the
+    /// order of products.
+    fn has_one_scale(&self) -> bool {
+        false
+    }
     /// Whether the first numbers of most rows are the largest.
     fn is_sorted(&self) -> bool;
     /// Packs rows to `panel[step * width + lane]`. Lanes that aren't used stay 0.

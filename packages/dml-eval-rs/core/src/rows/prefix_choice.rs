@@ -190,7 +190,7 @@ fn passing_shares(
     let error = match of.word() {
         Word::BFloat16Pair => BFLOAT16_ERROR,
         Word::Int16Pair => INT16_ERROR,
-        Word::Float32 | Word::Bits => 0.0,
+        Word::Float32 | Word::ByteQuad | Word::Bits => 0.0,
     };
     let of_query =
         |((thresholds, query), framed_query): ((&&[ExpectedThreshold], &[f64]), &Framed)| {

@@ -6,7 +6,7 @@
 //! words of a row are σ and the bias, both float32.
 
 use crate::error::Result;
-use crate::kernel::{AFFINE_STEPS, Word};
+use crate::kernel::{AFFINE_STEPS, BYTE_AFFINE_STEPS, Word};
 use crate::memory::Grow;
 use crate::rows::packing::Axis;
 
@@ -74,6 +74,7 @@ pub(crate) struct RowWords {
 pub(crate) fn steps(word: Word, numbers: usize, is_biased: bool) -> usize {
     match word {
         Word::Int16Pair => numbers.div_ceil(2) + AFFINE_STEPS,
+        Word::ByteQuad => numbers.div_ceil(4) + BYTE_AFFINE_STEPS,
         Word::BFloat16Pair => (numbers + if is_biased { 2 * PIECES } else { 0 }).div_ceil(2),
         Word::Float32 | Word::Bits => numbers + if is_biased { 2 } else { 0 },
     }
@@ -142,7 +143,7 @@ impl RowWords {
                 self.words.try_extend(self.floats.chunks(2).map(pair))?;
                 Ok(rounded)
             }
-            Word::Float32 | Word::Bits => {
+            Word::Float32 | Word::ByteQuad | Word::Bits => {
                 let rounded = self.round_to_floats(numbers, 1, |v| v, |v| v)?;
                 self.words.try_extend(self.floats.iter().map(|v| v.to_bits()))?;
                 Ok(rounded)

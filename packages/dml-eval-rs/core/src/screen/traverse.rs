@@ -11,7 +11,8 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{ItemBrackets, MAX_TILE, Sides, SweepResult, Tiles};
-use crate::memory::{collect, each, full};
+use crate::memory::{Grow, collect, each, full};
+use crate::rows::byte_words::find_least_sums;
 use crate::rows::narrow_panels::multiply;
 use crate::rows::packing::{Axis, Packing};
 use crate::rows::space::{Scratch, Space};
@@ -108,6 +109,9 @@ impl Task<'_> {
 #[derive(Default)]
 struct TaskBuffers<B> {
     tile: Vec<f32>,
+    /// The least sums of integers that matter, per row in the panels of the task. Empty if columns
+    /// also have thresholds, or products aren't in the order of sums.
+    least_sums: Vec<i32>,
     rows: ItemBrackets,
     columns: ItemBrackets,
     excluded: ExcludedPairs,
@@ -274,6 +278,7 @@ fn sweep_task<S: Space, O: Observer>(
     let (product, tiles) = (kernel.product(packing.word()), kernel.tiles(packing.word()));
     let TaskBuffers {
         tile,
+        least_sums,
         rows: of_rows,
         columns: of_columns,
         excluded,
@@ -325,6 +330,15 @@ fn sweep_task<S: Space, O: Observer>(
     )?;
     result.reset((task.rows.len(), of_rows.count()), (padded, of_columns.count()))?;
     let sides = if both { Sides::Both } else { Sides::Rows };
+    let first_panel = (task.rows.start - blocks.rows.rows.start) / height;
+    least_sums.clear();
+    if !both && packing.has_one_scale() {
+        least_sums.try_resize(task.rows.len().next_multiple_of(height), 0)?;
+        for (p, sums) in least_sums.chunks_exact_mut(height).enumerate() {
+            let panel = blocks.rows.panel(first_panel + p).words();
+            find_least_sums(panel, of_rows.lowest_from(p * height, height), sums);
+        }
+    }
     let mut preview = Preview::default();
     for j in (0..padded).step_by(width) {
         let columns =
@@ -335,7 +349,6 @@ fn sweep_task<S: Space, O: Observer>(
                 || reaches_above_diagonal(&(task.rows.start + i..task.rows.end), &columns)
         };
         let panels = (0..task.rows.len()).step_by(height).take_while(reaching).count();
-        let first_panel = (task.rows.start - blocks.rows.rows.start) / height;
         if panels == 0 {
             continue;
         }
@@ -347,12 +360,17 @@ fn sweep_task<S: Space, O: Observer>(
             left &= left - 1;
             let i = panel * height;
             let rows = task.rows.start + i..(task.rows.start + i + height).min(task.rows.end);
-            multiply(
-                product,
-                steps,
-                (blocks.rows.panel(first_panel + panel), blocks.columns.panel(column_panel)),
-                tile,
-            )?;
+            let (row_panel, column_panel) =
+                (blocks.rows.panel(first_panel + panel), blocks.columns.panel(column_panel));
+            match least_sums.get(i..i + height) {
+                None => multiply(product, steps, (row_panel, column_panel), tile)?,
+                Some(least) => {
+                    let (of_rows, of_columns) = (row_panel.words(), column_panel.words());
+                    if !kernel.tile_reaching(steps, of_rows, of_columns, least, tile) {
+                        continue;
+                    }
+                }
+            }
             mask_excluded(tile, width, &rows, &columns, task.symmetric);
             excluded.mask(tile, (i, j));
             tiles.sweep(sides, tile, (of_rows, of_columns), (i..i + rows.len(), j), result);
