@@ -174,6 +174,10 @@ def listing(module: str) -> str:
             else "data"
         )
         parts += ["", f".. auto{kind}:: {name}"]
+        # Pair losses inherit `forward` from a class that isn't public.
+        bases = items[name].__mro__[1:] if kind == "class" else ()
+        if any(base.__name__ == "Module" for base in bases):
+            parts += ["   :inherited-members: Module"]
     return "\n".join(parts) + "\n"
 
 
