@@ -71,6 +71,8 @@ EVERY: dict[str, Callable[[int, int], nn.Module]] = {
     "sharded-classes": lambda classes, dim: dml.ShardedClasses(dml.NormSoftmax(classes, dim)),
     "sharded curricular-face": lambda classes,
     dim: dml.ShardedClasses(dml.CurricularFace(classes, dim)),
+    "sharded virtual-softmax": lambda classes,
+    dim: dml.ShardedClasses(dml.VirtualSoftmax(classes, dim)),
     "broad-face": lambda classes, dim: dml.BroadFace(dml.ArcFace(classes, dim), capacity=12),
     "cross-batch-memory": lambda classes,
     dim: dml.CrossBatchMemory(dml.InstanceCrossEntropy(), capacity=12),
