@@ -1,12 +1,12 @@
 //! Ranks the positives of a query by the keys of all items.
 //!
-//! Keys are mapped to integers, in descending order, and items are sorted by the two digits of
-//! their integers. If only the first ranks matter, only the items up to a sampled limit are sorted;
-//! if positives are few, only the items in buckets with positives, and the other items are counted.
+//! Keys are mapped to integers, in descending order, and items are sorted by the digits of their
+//! integers. If only the first ranks matter, only the items up to a sampled limit are sorted; if
+//! positives are few, only the items in buckets with positives, and the other items are counted.
 //! If the row contains approximate keys, exact keys are computed for positives and negatives that
 //! are too near to each other.
 
-use std::mem::take;
+use std::mem::{swap, take};
 use std::ops::Range;
 
 use crate::control::Control;
@@ -24,10 +24,14 @@ use crate::rank::ties::{Positive, TieRules, Ties};
 const TIED: u64 = 1 << 63;
 const PLACE_SHIFT: u32 = 1;
 const INTEGER_SHIFT: u32 = 32;
-/// An integer has about this many bits more than the number of items, so that few items share an
-/// integer or are too near to each other only because of rounding.
+/// Two digits of an integer have about this many bits more than the number of items, so that few
+/// items share an integer or are too near to each other only because of rounding.
 const SPARE_BITS: u32 = 10;
 const MAX_DIGIT_BITS: u32 = 15;
+/// The digits and the bits per digit for fewer than 2^`FEW_BITS` items: larger digits would cost
+/// more than another digit.
+const DIGITS_OF_FEW: (u32, u32) = (3, 9);
+const FEW_BITS: u32 = 12;
 /// The maximum number of bits in the index of a bucket: the counts of more buckets wouldn't fit
 /// into a core's caches.
 const BUCKET_BITS: u32 = 16;
@@ -95,6 +99,7 @@ pub(crate) struct RowRanker {
     /// The integers of the items. Excluded items get `excluded`, which is larger than all others.
     integers: Vec<u32>,
     excluded: u32,
+    digits: u32,
     digit_bits: u32,
     /// The largest difference of integers if keys differ by at most the slack.
     near: u64,
@@ -102,9 +107,11 @@ pub(crate) struct RowRanker {
     shift: u32,
     /// Per bucket, the number of items in earlier buckets that aren't sorted.
     buckets: Vec<u32>,
+    /// Entries in order of places; its length is that of the longest row.
+    entered: Vec<u64>,
+    spare: Vec<u64>,
     /// The entries of the items that matter, sorted by key in descending order, then by index.
     entries: Vec<u64>,
-    spare: Vec<u64>,
     ends: Vec<u32>,
     /// Entries that exact keys must order, and their places and keys.
     open: Vec<Range<usize>>,
@@ -132,21 +139,31 @@ impl RowRanker {
                 row.len()
             ));
         }
-        self.digit_bits = ((row.len().ilog2() + SPARE_BITS) / 2).min(MAX_DIGIT_BITS);
-        self.excluded = 1 << (2 * self.digit_bits);
+        let bits = row.len().ilog2();
+        (self.digits, self.digit_bits) = if bits < FEW_BITS {
+            DIGITS_OF_FEW
+        } else {
+            (2, ((bits + SPARE_BITS) / 2).min(MAX_DIGIT_BITS))
+        };
+        self.excluded = 1 << (self.digits * self.digit_bits);
         self.map_to_integers(row, kernel)?;
-        let shift = 2 * self.digit_bits - row.len().ilog2().min(BUCKET_BITS);
+        let shift = self.digits * self.digit_bits - bits.min(BUCKET_BITS);
         // Items near a positive must share its bucket or an adjacent bucket.
         if 2 * self.near > 1 << shift {
             return Ok(false);
         }
-        if self.sort_first(row, last_rank)? {
+        let positives =
+            row.kinds.iter().map(|kind| usize::from(*kind == Kind::Match)).sum::<usize>();
+        let are_few = (positives + row.given.len()) * ITEMS_PER_POSITIVE <= row.len();
+        if last_rank == u64::MAX && are_few {
+            control.took(|| "items near positives sorted");
+            self.sort_near_positives(row, shift)?;
+        } else if self.sort_first(row, last_rank)? {
             control.took(|| "first ranks selected");
         } else {
-            self.sort_all(row, shift)?;
-            if self.buckets.len() > 1 {
-                control.took(|| "items near positives sorted");
-            }
+            self.ignore_buckets()?;
+            let excluded = self.excluded;
+            self.sort_some(row, |integer| integer != excluded)?;
         }
         self.find_open(row)?;
         if self.places.len() > most {
@@ -221,27 +238,16 @@ impl RowRanker {
         Ok(certain as u64 >= last_rank && has_positive)
     }
 
-    /// Sorts all items that can come directly before or after a positive.
-    fn sort_all<K, I>(&mut self, row: &Row<'_, K, I>, shift: u32) -> Result<()> {
-        let positives =
-            row.kinds.iter().map(|kind| usize::from(*kind == Kind::Match)).sum::<usize>();
-        if (positives + row.given.len()) * ITEMS_PER_POSITIVE > row.len() {
-            let excluded = self.excluded;
-            self.ignore_buckets()?;
-            return self.sort_some(row, |integer| integer != excluded);
-        }
+    /// Sorts all items in buckets that contain a positive, or items too near to a positive.
+    fn sort_near_positives<K, I>(&mut self, row: &Row<'_, K, I>, shift: u32) -> Result<()> {
         self.shift = shift;
         let (near, last) = (self.near as u32, self.excluded - 1);
         let mut buckets = take(&mut self.buckets);
         buckets.clear();
         buckets.try_resize(1 + (self.excluded >> shift) as usize, 0)?;
-        let given = row.given.iter().map(|_| &Kind::Match);
-        for (integer, _) in self
-            .integers
-            .iter()
-            .zip(row.kinds.iter().chain(given))
-            .filter(|(_, k)| **k == Kind::Match)
-        {
+        let kinds = row.kinds.iter().chain(row.given.iter().map(|_| &Kind::Match));
+        let positives = self.integers.iter().zip(kinds).filter(|(_, kind)| **kind == Kind::Match);
+        for (integer, _) in positives {
             buckets[(integer.saturating_sub(near) >> shift) as usize] = SORTED;
             buckets[((integer + near).min(last) >> shift) as usize] = SORTED;
         }
@@ -272,8 +278,10 @@ impl RowRanker {
         row: &Row<'_, K, I>,
         mut matters: impl FnMut(u32) -> bool,
     ) -> Result<()> {
-        self.entries.try_resize(row.len(), 0)?;
-        let (entries, mut number) = (&mut self.entries[..], 0);
+        if self.entered.len() < row.len() {
+            self.entered.try_resize(row.len(), 0)?;
+        }
+        let (entries, mut number) = (&mut self.entered[..], 0);
         let mut enter = |integer: u32, place: usize, is_match: bool| {
             // Always write the entry, because the CPU would mispredict a branch.
             entries[number] = u64::from(integer) << INTEGER_SHIFT
@@ -290,11 +298,15 @@ impl RowRanker {
         }
         let parts = 1 << self.digit_bits;
         let digit = |shift| move |entry: &u64| (entry >> shift) as usize & (parts - 1);
-        let (low, high) = (digit(INTEGER_SHIFT), digit(INTEGER_SHIFT + self.digit_bits));
-        let entries = self.entries[..number].iter().copied();
-        sort_by_part(entries, parts, low, &mut self.ends, &mut self.spare)?;
-        let entries = self.spare.iter().copied();
-        sort_by_part(entries, parts, high, &mut self.ends, &mut self.entries)
+        let entries = self.entered[..number].iter().copied();
+        sort_by_part(entries, parts, digit(INTEGER_SHIFT), &mut self.ends, &mut self.entries)?;
+        for at in 1..self.digits {
+            let digit = digit(INTEGER_SHIFT + at * self.digit_bits);
+            swap(&mut self.entries, &mut self.spare);
+            let entries = self.spare.iter().copied();
+            sort_by_part(entries, parts, digit, &mut self.ends, &mut self.entries)?;
+        }
+        Ok(())
     }
 
     /// Returns the number of items before an entry that aren't sorted.
