@@ -29,8 +29,10 @@ pub(crate) fn sort_by_part<T: Copy>(
     let sorted = &mut sorted[..];
     for item in items {
         let start = &mut starts[part(&item)];
-        sorted[*start as usize] = item;
+        let at = *start as usize;
+        // First, so that the next load of a start needn't wait for the store of the item.
         *start += 1;
+        sorted[at] = item;
     }
     Ok(())
 }

@@ -6,10 +6,12 @@
 #[inline(always)]
 pub(crate) fn prefetch<T>(row: &[T]) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    use std::slice;
 
     /// Bytes per cache line.
     const LINE: usize = 64;
-    for line in row.chunks(LINE / size_of::<T>()) {
+    // A row that doesn't begin a cache line ends in one more line.
+    for line in row.chunks(LINE / size_of::<T>()).chain(row.last().map(slice::from_ref)) {
         // SAFETY: all x86-64 CPUs have this instruction, and it only changes the caches.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
     }

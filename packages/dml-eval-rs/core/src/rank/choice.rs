@@ -4,6 +4,8 @@
 //! query's lowest active positive. A table costs the same per item for all data. A sample is used
 //! to estimate the share of items that a screen would list.
 
+use std::iter::once;
+
 use rayon::prelude::*;
 
 use crate::control::Control;
@@ -19,13 +21,19 @@ use crate::side::Side;
 /// One in `ITEMS_PER_SAMPLED` items is sampled, up to `SAMPLE`. The lowest positive is sought among
 /// at most `POSITIVES`.
 const SAMPLE: usize = 128;
-/// The cost of ranking from values as a share of the cost of ranking from keys, as measured for 10
-/// to 500 classes (benchmarks/results/cliffs.txt).
-const COST_OF_VALUES: f64 = 0.75;
+/// What a table of values costs more than a screen, as a share of what a table of keys costs more
+/// than a screen: if the screen compares each pair of an array once for both items, and otherwise.
+/// For 128 numbers, a pair of a table takes 18 ns (keys) or 8.3 ns (values), a pair of a screen 2.4
+/// or 4.2 ns, and a listed value 80 ns.
+const COST_OF_VALUES: f64 = 0.6;
+const COST_OF_VALUES_TWICE: f64 = 0.4;
 const ITEMS_PER_SAMPLED: usize = 16;
 const POSITIVES: usize = 32;
 /// The maximum number of queries that are compared with the sample at a time.
 const TOGETHER: usize = 1 << 14;
+/// The number of queries to compare with the sample first: if none of these needs a table, no other
+/// query does.
+const FIRST: usize = 256;
 
 /// Chooses between a screen and tables for the queries of a relation.
 pub(crate) struct Choice<'a, S> {
@@ -36,8 +44,9 @@ pub(crate) struct Choice<'a, S> {
 
 impl<S: Space> Choice<'_, S> {
     /// Tells for each query of an evaluation whether a table is cheaper, given the last rank that
-    /// matters to the metrics, and whether tables may contain values instead of keys.
-    pub fn for_evaluation(&self, depth: u64, by_values: bool) -> Result<Vec<bool>> {
+    /// matters to the metrics, whether tables may contain values instead of keys, and whether a
+    /// screen compares pairs once for both items.
+    pub fn for_evaluation(&self, depth: u64, by_values: bool, are_once: bool) -> Result<Vec<bool>> {
         let number = |q: usize| self.relation.number(q);
         let lowest = |query: u32, keys: &mut Keys| {
             let candidates = self.relation.candidates(query as usize);
@@ -47,7 +56,12 @@ impl<S: Space> Choice<'_, S> {
             let keys = keys.compute(self.space, query as usize, matches)?;
             Ok(keys.iter().copied().fold(f64::INFINITY, f64::min))
         };
-        let worth = self.space.listed_share() * if by_values { COST_OF_VALUES } else { 1.0 };
+        let cost = match (by_values, are_once) {
+            (false, _) => 1.0,
+            (true, true) => COST_OF_VALUES,
+            (true, false) => COST_OF_VALUES_TWICE,
+        };
+        let worth = self.space.listed_share() * cost;
         self.choose(number, |q| depth.max(number(q) as u64), lowest, worth)
     }
 
@@ -97,7 +111,8 @@ impl<S: Space> Choice<'_, S> {
                 .map(|i| i as u32),
         )?;
         let mut keys: Vec<f64> = zeros(open.len().min(TOGETHER) * sample.len())?;
-        for queries in open.chunks(TOGETHER) {
+        let first = collect(Random::new(6).spread(open.len(), FIRST).map(|i| open[i]))?;
+        for queries in once(&first[..]).chain(open.chunks(TOGETHER)) {
             let keys = &mut keys[..queries.len() * sample.len()];
             self.space.key_table(queries, &sample, keys, self.control)?;
             self.control.check()?;
@@ -115,6 +130,9 @@ impl<S: Space> Choice<'_, S> {
             for (query, above) in queries.iter().zip(counts) {
                 tabled[*query as usize] =
                     listed(*query as usize, above as f64 / sample.len() as f64) > worth;
+            }
+            if !tabled.contains(&true) {
+                break;
             }
         }
         // For the few queries that are left, a screen of the array would compare all pairs.

@@ -88,21 +88,22 @@ pub fn evaluate_all<S: Comparable>(
     let depth = metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
     let ranking = Ranking { relations, ties: rules, metrics };
     let by_values = ranking.suits_values(queries, control) && space.distances().is_none();
+    let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum::<usize>();
+    let sizes = control.sizes();
+    let bytes = sizes.count_bytes.max(sizes.count_bytes_per_input_byte * space.bytes());
+    let budget = bytes / PartialCounts::bytes_per_positive(rules.into());
+    let are_symmetric = relations.iter().all(Relation::is_symmetric);
+    let are_once = are_symmetric && (0..queries).map(number).sum::<usize>() <= budget;
     let choose = |relation: &Relation<'_>| {
-        Choice { space, relation, control }.for_evaluation(depth, by_values)
+        Choice { space, relation, control }.for_evaluation(depth, by_values, are_once)
     };
     let by_relation = try_collect(relations.iter().map(choose))?;
     // When a query needs a table for a relation, this table is used for all relations.
     let tabled = collect((0..queries).map(|q| by_relation.iter().any(|tabled| tabled[q])))?;
-    let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum();
     let few = collect((0..queries).map(|q| if tabled[q] { 0 } else { number(q) }))?;
     let evaluation =
         Evaluation { space, relations, few: &few, rules: rules.into(), metrics, control };
-    let sizes = control.sizes();
-    let bytes = sizes.count_bytes.max(sizes.count_bytes_per_input_byte * space.bytes());
-    let budget = bytes / PartialCounts::bytes_per_positive(rules.into());
-    let plan =
-        Plan::new(&few, &tabled, relations.iter().all(Relation::is_symmetric), budget, peers)?;
+    let plan = Plan::new(&few, &tabled, are_symmetric, budget, peers)?;
     control.add_to_total(plan.pairs(space.rows(Side::Gallery)) as u64);
 
     for _ in 0..relations.len() * rules.len() {

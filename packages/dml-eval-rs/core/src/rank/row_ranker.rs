@@ -1,14 +1,16 @@
 //! Ranks the positives of a query by the keys of all items.
 //!
-//! Keys are mapped to integers, in descending order, and integers to buckets. Items are moved to
-//! the buckets, so a bucket starts at the number of preceding items. Only buckets with positives
-//! are sorted. If the row contains approximate keys, exact keys are computed for positives and
-//! negatives that are too near to each other.
+//! Keys are mapped to integers, in descending order, and items are sorted by the digits of their
+//! integers. If only the first ranks matter, only the items up to a sampled limit are sorted; if
+//! positives are few, only the items in buckets with positives, and the other items are counted.
+//! If the row contains approximate keys, exact keys are computed for positives and negatives that
+//! are too near to each other.
 
-use std::mem::take;
+use std::mem::{swap, take};
 use std::ops::Range;
 
 use crate::control::Control;
+use crate::counting_sort::sort_by_part;
 use crate::error::{Result, argument};
 use crate::kernel::Kernel;
 use crate::memory::{Grow, collect_counted, full};
@@ -21,15 +23,22 @@ use crate::rank::ties::{Positive, TieRules, Ties};
 /// positives.
 const TIED: u64 = 1 << 63;
 const PLACE_SHIFT: u32 = 1;
-const INTEGER_SHIFT: u32 = 33;
-/// The bits per integer. Excluded items get the next larger integer.
-const INTEGER_BITS: u32 = 29;
-const EXCLUDED: u32 = 1 << INTEGER_BITS;
+const INTEGER_SHIFT: u32 = 32;
+/// Two digits of an integer have about this many bits more than the number of items, so that few
+/// items share an integer or are too near to each other only because of rounding.
+const SPARE_BITS: u32 = 10;
+const MAX_DIGIT_BITS: u32 = 15;
+/// The digits and the bits per digit for fewer than 2^`FEW_BITS` items: larger digits would cost
+/// more than another digit.
+const DIGITS_OF_FEW: (u32, u32) = (3, 9);
+const FEW_BITS: u32 = 12;
 /// The maximum number of bits in the index of a bucket: the counts of more buckets wouldn't fit
 /// into a core's caches.
 const BUCKET_BITS: u32 = 16;
-/// Buckets with more items are sorted separately, because `sort_nearly_sorted` would be slow.
-const LARGE: u32 = 16;
+/// A bit that is set for a bucket whose items are sorted.
+const SORTED: u32 = 1 << 31;
+/// Buckets are used with at least this number of items per positive.
+const ITEMS_PER_POSITIVE: usize = 8;
 /// The number of keys to sample, to estimate the range of keys that integers must cover.
 const SAMPLE: usize = 128;
 
@@ -76,21 +85,8 @@ impl<K: Copy + Into<f64>, I: Fn(usize) -> u64> Row<'_, K, I> {
     }
 }
 
-/// Returns the entries of all items, given their integers and the kinds of those in the row.
-fn entries(integers: &[u32], kinds: &[Kind]) -> impl Iterator<Item = u64> + Clone {
-    let (from_row, from_given) = integers.split_at(kinds.len());
-    let entry = |integer: u32, place: u64, is_match: bool| {
-        u64::from(integer) << INTEGER_SHIFT | place << PLACE_SHIFT | u64::from(is_match)
-    };
-    let of_row = from_row.iter().zip(kinds).zip(0..);
-    let of_given = from_given.iter().zip(kinds.len() as u64..);
-    of_row
-        .map(move |((integer, kind), place)| entry(*integer, place, *kind == Kind::Match))
-        .chain(of_given.map(move |(integer, place)| entry(*integer, place, true)))
-}
-
 fn place(entry: u64) -> usize {
-    (entry >> PLACE_SHIFT) as u32 as usize
+    (entry as u32 >> PLACE_SHIFT) as usize
 }
 
 fn integer(entry: u64) -> u64 {
@@ -100,22 +96,23 @@ fn integer(entry: u64) -> u64 {
 /// Sorts the rows of queries, one after the other, using the same buffers.
 #[derive(Default)]
 pub(crate) struct RowRanker {
-    /// The integers of the items. Excluded items get a larger integer than all others.
+    /// The integers of the items. Excluded items get `excluded`, which is larger than all others.
     integers: Vec<u32>,
+    excluded: u32,
+    digits: u32,
+    digit_bits: u32,
     /// The largest difference of integers if keys differ by at most the slack.
     near: u64,
     /// The number of bits by which an integer is shifted right to get the bucket.
     shift: u32,
-    /// The entries of the items with the largest keys, if these are sufficient.
-    selected: Vec<u64>,
-    /// Per bucket, first twice the number of items, plus 1 if an item is a positive; then the
-    /// number of items in earlier buckets; and finally the end of the bucket's entries.
+    /// Per bucket, the number of items in earlier buckets that aren't sorted.
     buckets: Vec<u32>,
-    /// The entries per item by bucket. The entries of `sorted` are sorted by key in descending
-    /// order, then by index. Items that don't matter come last.
+    /// Entries in order of places; its length is that of the longest row.
+    entered: Vec<u64>,
+    spare: Vec<u64>,
+    /// The entries of the items that matter, sorted by key in descending order, then by index.
     entries: Vec<u64>,
-    sorted: Vec<Range<usize>>,
-    large: Vec<Range<usize>>,
+    ends: Vec<u32>,
     /// Entries that exact keys must order, and their places and keys.
     open: Vec<Range<usize>>,
     places: Vec<u32>,
@@ -142,29 +139,31 @@ impl RowRanker {
                 row.len()
             ));
         }
+        let bits = row.len().ilog2();
+        (self.digits, self.digit_bits) = if bits < FEW_BITS {
+            DIGITS_OF_FEW
+        } else {
+            (2, ((bits + SPARE_BITS) / 2).min(MAX_DIGIT_BITS))
+        };
+        self.excluded = 1 << (self.digits * self.digit_bits);
         self.map_to_integers(row, kernel)?;
-        let number = self.select(row, last_rank)?;
-        // Selected items share a part of the range of integers.
-        let items = number.map_or(row.len(), |number| 4 * number);
-        self.shift = INTEGER_BITS - items.ilog2().clamp(1, BUCKET_BITS);
-        if self.near > 1 << self.shift {
+        let shift = self.digits * self.digit_bits - bits.min(BUCKET_BITS);
+        // Items near a positive must share its bucket or an adjacent bucket.
+        if 2 * self.near > 1 << shift {
             return Ok(false);
         }
-        self.entries.try_resize(row.len(), 0)?;
-        let (integers, selected) = (take(&mut self.integers), take(&mut self.selected));
-        let moved = if let Some(number) = number {
+        let positives =
+            row.kinds.iter().map(|kind| usize::from(*kind == Kind::Match)).sum::<usize>();
+        let are_few = (positives + row.given.len()) * ITEMS_PER_POSITIVE <= row.len();
+        if last_rank == u64::MAX && are_few {
+            control.took(|| "items near positives sorted");
+            self.sort_near_positives(row, shift)?;
+        } else if self.sort_first(row, last_rank)? {
             control.took(|| "first ranks selected");
-            self.move_to_buckets(selected[..number].iter().copied(), last_rank)
         } else {
-            self.move_to_buckets(entries(&integers, row.kinds), last_rank)
-        };
-        (self.integers, self.selected) = (integers, selected);
-        moved?;
-        for large in &self.large {
-            self.entries[large.clone()].sort_unstable();
-        }
-        for sorted in &self.sorted {
-            sort_nearly_sorted(&mut self.entries[sorted.clone()]);
+            self.ignore_buckets()?;
+            let excluded = self.excluded;
+            self.sort_some(row, |integer| integer != excluded)?;
         }
         self.find_open(row)?;
         if self.places.len() > most {
@@ -179,24 +178,23 @@ impl RowRanker {
         Ok(true)
     }
 
-    /// Maps the keys of items that aren't excluded to integers below `EXCLUDED`.
+    /// Maps the keys of items that aren't excluded to integers below `excluded`.
     fn map_to_integers<K: Copy + Into<f64>, I: Fn(usize) -> u64>(
         &mut self,
         row: &Row<'_, K, I>,
         kernel: &Kernel,
     ) -> Result<()> {
         let (low, high) = row.range();
-        let scale = Some(f64::from(EXCLUDED - 1) / (high - low))
-            .filter(|scale| scale.is_finite())
-            .unwrap_or(0.0);
-        // Rounding to integers adds at most 1 to the difference.
-        self.near =
-            if row.slack > 0.0 { ((row.slack * scale) as u64).saturating_add(2) } else { 0 };
+        let excluded = self.excluded;
+        let largest = f64::from(excluded - 1);
+        let scale = Some(largest / (high - low)).filter(|scale| scale.is_finite()).unwrap_or(0.0);
+        // Rounding to integers adds at most 1 to the difference, and the arithmetic much less.
+        let near = row.slack * scale + 1.001;
+        self.near = if row.slack > 0.0 { near.min(f64::from(excluded)) as u64 } else { 0 };
         let integer = move |key: f64| {
             // Adding 2⁵² puts the rounded number into the lowest bits of the sum, since the unit in
             // the last place is then 1.
-            (((high - key) * scale).max(0.0).min(f64::from(EXCLUDED - 1)) + (1u64 << 52) as f64)
-                .to_bits() as u32
+            (((high - key) * scale).max(0.0).min(largest) + (1u64 << 52) as f64).to_bits() as u32
         };
         self.integers.try_resize(row.len(), 0)?;
         let (from_row, from_given) = self.integers.split_at_mut(row.keys.len());
@@ -205,7 +203,7 @@ impl RowRanker {
             || {
                 for ((out, key), kind) in from_row.iter_mut().zip(row.keys).zip(row.kinds) {
                     let own = integer((*key).into());
-                    *out = if *kind == Kind::Excluded { EXCLUDED } else { own };
+                    *out = if *kind == Kind::Excluded { excluded } else { own };
                 }
             },
         );
@@ -216,101 +214,104 @@ impl RowRanker {
         Ok(())
     }
 
-    /// Selects the items with the largest keys, if a sample suggests that few items matter. Returns
-    /// the number of these items if they include all items that matter.
-    fn select<K, I>(&mut self, row: &Row<'_, K, I>, last_rank: u64) -> Result<Option<usize>> {
+    /// Sorts the items up to a limit, if a sample suggests that few items matter. Returns whether
+    /// these include all items that matter.
+    fn sort_first<K, I>(&mut self, row: &Row<'_, K, I>, last_rank: u64) -> Result<bool> {
         // Allow for the deviations of a sample.
         let rank = last_rank.min(row.len() as u64) as usize * SAMPLE / row.len() * 5 / 4 + 6;
-        if rank >= SAMPLE / 2 {
-            return Ok(None);
+        if rank >= SAMPLE * 3 / 4 {
+            return Ok(false);
         }
         let sample = Random::new(5).spread(row.len(), SAMPLE).map(|place| self.integers[place]);
-        let mut sampled = [EXCLUDED; SAMPLE];
+        let mut sampled = [self.excluded; SAMPLE];
         sampled.iter_mut().zip(sample).for_each(|(to, integer)| *to = integer);
-        let limit = u64::from(*sampled.select_nth_unstable(rank).1);
-        self.selected.try_resize(row.len() + 1, 0)?;
-        let mut number = 0;
-        entries(&self.integers, row.kinds).for_each(|entry| {
-            // Always write the entry, because the CPU would mispredict a branch.
-            self.selected[number] = entry;
-            number += usize::from(integer(entry) <= limit);
-        });
+        let limit = *sampled.select_nth_unstable(rank).1;
+        if limit == self.excluded || u64::from(limit) < self.near {
+            return Ok(false);
+        }
+        self.ignore_buckets()?;
+        self.sort_some(row, |integer| integer <= limit)?;
         // All other items come after these.
-        let certain = self.selected[..number]
-            .iter()
-            .filter(|e| integer(**e) <= limit.saturating_sub(self.near));
-        let (certain, matches) =
-            certain.fold((0, 0), |(certain, matches), entry| (certain + 1, matches + (entry & 1)));
-        let suffices = (self.near..u64::from(EXCLUDED)).contains(&limit)
-            && certain >= last_rank
-            && matches > 0;
-        Ok(suffices.then_some(number))
+        let certain = u64::from(limit) - self.near;
+        let certain = self.entries.partition_point(|entry| integer(*entry) <= certain);
+        let has_positive = self.entries[..certain].iter().any(|entry| entry & 1 == 1);
+        Ok(certain as u64 >= last_rank && has_positive)
     }
 
-    /// Decides which buckets to sort, and replaces counts by the numbers of earlier items. Returns
-    /// the first bucket with items that don't matter.
-    fn list_buckets(&mut self, last_rank: u64) -> Result<usize> {
-        let has_positive = |bucket: &u32| bucket & 1 == 1;
-        let first = self.buckets.iter().position(has_positive).unwrap_or(0);
-        let last = self.buckets.iter().rposition(has_positive).unwrap_or(0);
-        // Items in adjacent buckets may be in the opposite order.
-        let reach = usize::from(self.near > 0);
-        let (mut end, mut before) = (first + 1, 0u64);
-        if last_rank == u64::MAX {
-            end = last + 1;
-        } else {
-            before += self.buckets[..end].iter().map(|bucket| u64::from(bucket >> 1)).sum::<u64>();
-            while end <= last && before < last_rank {
-                before += u64::from(self.buckets[end] >> 1);
-                end += 1;
-            }
+    /// Sorts all items in buckets that contain a positive, or items too near to a positive.
+    fn sort_near_positives<K, I>(&mut self, row: &Row<'_, K, I>, shift: u32) -> Result<()> {
+        self.shift = shift;
+        let (near, last) = (self.near as u32, self.excluded - 1);
+        let mut buckets = take(&mut self.buckets);
+        buckets.clear();
+        buckets.try_resize(1 + (self.excluded >> shift) as usize, 0)?;
+        let kinds = row.kinds.iter().chain(row.given.iter().map(|_| &Kind::Match));
+        let positives = self.integers.iter().zip(kinds).filter(|(_, kind)| **kind == Kind::Match);
+        for (integer, _) in positives {
+            buckets[(integer.saturating_sub(near) >> shift) as usize] = SORTED;
+            buckets[((integer + near).min(last) >> shift) as usize] = SORTED;
         }
-        let end = (end + reach).min(self.buckets.len() - 1);
-        self.sorted.clear();
-        self.large.clear();
-        let (mut before, mut previous) = (0, 0);
-        for b in 0..end {
-            let (own, next) = (self.buckets[b], self.buckets[b + 1]);
-            let is_sorted = (own | (previous | next) & reach as u32) & 1 == 1;
-            self.buckets[b] = before;
-            let entries = before as usize..(before + (own >> 1)) as usize;
-            if is_sorted {
-                if own >> 1 > LARGE {
-                    self.large.try_push(entries.clone())?;
-                }
-                match self.sorted.last_mut() {
-                    Some(sorted) if sorted.end == entries.start => sorted.end = entries.end,
-                    _ => self.sorted.try_push(entries)?,
-                }
-            }
-            before += own >> 1;
-            previous = own;
+        let sorted = self.sort_some(row, |integer| {
+            let bucket = &mut buckets[(integer >> shift) as usize];
+            let is_sorted = *bucket >> 31;
+            *bucket += 1 - is_sorted;
+            is_sorted == 1
+        });
+        let mut before = 0;
+        for bucket in &mut buckets {
+            (*bucket, before) = (before, before + (*bucket & !SORTED));
         }
-        self.buckets[end] = before;
-        Ok(end)
+        self.buckets = buckets;
+        sorted
     }
 
-    /// Moves items to the buckets. Items that don't matter come last, in any order.
-    fn move_to_buckets(
-        &mut self,
-        items: impl Iterator<Item = u64> + Clone,
-        last_rank: u64,
-    ) -> Result<()> {
+    /// Puts all integers into a single bucket, with no item that isn't sorted before it.
+    fn ignore_buckets(&mut self) -> Result<()> {
+        self.shift = 2 * MAX_DIGIT_BITS;
         self.buckets.clear();
-        self.buckets.try_resize(1 + (EXCLUDED >> self.shift) as usize, 0)?;
-        let (shift, buckets) = (self.shift, &mut self.buckets[..]);
-        items.clone().for_each(|entry| {
-            let bucket = &mut buckets[(integer(entry) >> shift) as usize];
-            *bucket = (*bucket + 2) | entry as u32 & 1;
-        });
-        let end = self.list_buckets(last_rank)?;
-        let (entries, buckets) = (&mut self.entries[..], &mut self.buckets[..=end]);
-        items.for_each(|entry| {
-            let at = &mut buckets[((integer(entry) >> shift) as usize).min(end)];
-            entries[*at as usize] = entry;
-            *at += 1;
-        });
+        self.buckets.try_push(0)
+    }
+
+    /// Sorts the entries of the items whose integers matter, digit by digit.
+    fn sort_some<K, I>(
+        &mut self,
+        row: &Row<'_, K, I>,
+        mut matters: impl FnMut(u32) -> bool,
+    ) -> Result<()> {
+        if self.entered.len() < row.len() {
+            self.entered.try_resize(row.len(), 0)?;
+        }
+        let (entries, mut number) = (&mut self.entered[..], 0);
+        let mut enter = |integer: u32, place: usize, is_match: bool| {
+            // Always write the entry, because the CPU would mispredict a branch.
+            entries[number] = u64::from(integer) << INTEGER_SHIFT
+                | (place as u64) << PLACE_SHIFT
+                | u64::from(is_match);
+            number += usize::from(matters(integer));
+        };
+        let (from_row, from_given) = self.integers.split_at(row.keys.len());
+        for (place, (integer, kind)) in from_row.iter().zip(row.kinds).enumerate() {
+            enter(*integer, place, *kind == Kind::Match);
+        }
+        for (place, integer) in (row.keys.len()..).zip(from_given) {
+            enter(*integer, place, true);
+        }
+        let parts = 1 << self.digit_bits;
+        let digit = |shift| move |entry: &u64| (entry >> shift) as usize & (parts - 1);
+        let entries = self.entered[..number].iter().copied();
+        sort_by_part(entries, parts, digit(INTEGER_SHIFT), &mut self.ends, &mut self.entries)?;
+        for at in 1..self.digits {
+            let digit = digit(INTEGER_SHIFT + at * self.digit_bits);
+            swap(&mut self.entries, &mut self.spare);
+            let entries = self.spare.iter().copied();
+            sort_by_part(entries, parts, digit, &mut self.ends, &mut self.entries)?;
+        }
         Ok(())
+    }
+
+    /// Returns the number of items before an entry that aren't sorted.
+    fn others_before(&self, entry: u64) -> u64 {
+        u64::from(self.buckets[(integer(entry) >> self.shift) as usize])
     }
 
     /// Finds the sorted entries that are too near to each other, and must be ordered by exact keys:
@@ -319,37 +320,36 @@ impl RowRanker {
         self.open.clear();
         self.places.clear();
         let (entries, near) = (&self.entries[..], self.near);
+        let both = row.slack > 0.0;
         let are_open = |a: u64, b: u64| {
-            integer(b) - integer(a) <= near
-                && (if row.slack > 0.0 { a ^ b } else { a | b }) & 1 == 1
+            (integer(b) - integer(a) <= near) & ((if both { a ^ b } else { a | b }) & 1 == 1)
         };
-        for sorted in &self.sorted {
-            let mut at = sorted.start + 1;
-            while at < sorted.end {
-                if !are_open(entries[at - 1], entries[at]) {
-                    at += 1;
-                    continue;
-                }
-                let (first, last) = (integer(entries[at - 1]), integer(entries[at]));
-                let found = self.open.last().map_or(0, |open| open.end).max(sorted.start);
-                let (mut start, mut end) = (at - 1, found.max(at + 1));
-                while start > found && last - integer(entries[start - 1]) <= near {
-                    start -= 1;
-                }
-                while end < sorted.end && integer(entries[end]) - first <= near {
-                    end += 1;
-                }
-                match self.open.last_mut() {
-                    Some(open) if open.end >= start => {
-                        start = open.end;
-                        open.end = end;
-                    }
-                    _ => self.open.try_push(start..end)?,
-                }
-                let places = entries[start..end].iter().map(|entry| place(*entry) as u32);
-                self.places.try_extend(places)?;
-                at += 1;
+        // List the pairs without branches, which the CPU would mispredict.
+        self.ends.try_resize(entries.len(), 0)?;
+        let (pairs, mut number) = (&mut self.ends[..], 0);
+        for (at, pair) in (1..).zip(entries.windows(2)) {
+            pairs[number] = at;
+            number += usize::from(are_open(pair[0], pair[1]));
+        }
+        for at in pairs[..number].iter().map(|at| *at as usize) {
+            let (first, last) = (integer(entries[at - 1]), integer(entries[at]));
+            let found = self.open.last().map_or(0, |open| open.end);
+            let (mut start, mut end) = (at - 1, found.max(at + 1));
+            while start > found && last - integer(entries[start - 1]) <= near {
+                start -= 1;
             }
+            while end < entries.len() && integer(entries[end]) - first <= near {
+                end += 1;
+            }
+            match self.open.last_mut() {
+                Some(open) if open.end >= start => {
+                    start = open.end;
+                    open.end = end;
+                }
+                _ => self.open.try_push(start..end)?,
+            }
+            let places = entries[start..end].iter().map(|entry| place(*entry) as u32);
+            self.places.try_extend(places)?;
         }
         Ok(())
     }
@@ -385,36 +385,29 @@ impl RowRanker {
         &self,
         row: &Row<'_, K, I>,
     ) -> Result<Vec<Positive>> {
-        let entries = self.sorted.iter().flat_map(|sorted| &self.entries[sorted.clone()]);
-        collect_counted(
-            entries.filter(|entry| *entry & 1 == 1).map(|entry| row.item(place(*entry))),
-        )
+        let positives = self.entries.iter().filter(|entry| *entry & 1 == 1);
+        collect_counted(positives.map(|entry| row.item(place(*entry))))
     }
 
     /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order; the rule
-    /// `index` does not use them. Negatives after the sorted positives may be omitted or counted in
-    /// the last slot.
+    /// `index` does not use them. Items after the sorted items are
+    /// counted in the last slot.
     pub fn counts<K: Copy + Into<f64>, I: Fn(usize) -> u64>(
         &self,
         row: &Row<'_, K, I>,
         rules: TieRules,
         positives: &[Positive],
     ) -> Result<Vec<u64>> {
-        let sorted =
-            || self.sorted.iter().map(|sorted| (sorted.start, &self.entries[sorted.clone()]));
-        let number = sorted().flat_map(|(_, entries)| entries).map(|entry| entry & 1).sum::<u64>();
-        let number = number as usize;
+        let number = self.entries.iter().map(|entry| entry & 1).sum::<u64>() as usize;
         let per_positive = rules.slots_per_positive();
         let mut counts = full(per_positive * number + 1, 0)?;
         let mut before = 0;
         if rules == TieRules::One(Ties::Index) {
             // First store the number of items before each positive: adding to a slot would wait for
             // the last addition.
-            for (start, entries) in sorted() {
-                for (entry, at) in entries.iter().zip(start as u64..) {
-                    counts[before] = at;
-                    before += (entry & 1) as usize;
-                }
+            for (entry, at) in self.entries.iter().zip(0..) {
+                counts[before] = at + self.others_before(*entry);
+                before += (entry & 1) as usize;
             }
             counts[number] = row.len() as u64;
             for after in (1..=number).rev() {
@@ -422,49 +415,24 @@ impl RowRanker {
             }
             return Ok(counts);
         }
-        let mut counted = 0;
-        for (start, entries) in sorted() {
-            counts[per_positive * before] += (start - counted) as u64;
-            counted = start + entries.len();
-            for tied in entries.chunk_by(|_, next| next & TIED != 0) {
-                let own = tied.iter().map(|entry| entry & 1).sum::<u64>() as usize;
-                if let [entry] = tied {
-                    counts[per_positive * before] += 1 - (entry & 1);
-                } else {
-                    for negative in tied.iter().filter(|entry| *entry & 1 == 0) {
-                        let Positive { key, index } = row.item(place(*negative));
-                        let slot = rules.slot(before, &positives[before..before + own], key, index);
-                        counts[slot] += 1;
-                    }
+        let mut others = 0;
+        for tied in self.entries.chunk_by(|_, next| next & TIED != 0) {
+            let own = tied.iter().map(|entry| entry & 1).sum::<u64>() as usize;
+            counts[per_positive * before] += self.others_before(tied[0]) - others;
+            others = self.others_before(tied[0]);
+            if let [entry] = tied {
+                counts[per_positive * before] += 1 - (entry & 1);
+            } else {
+                for negative in tied.iter().filter(|entry| *entry & 1 == 0) {
+                    let Positive { key, index } = row.item(place(*negative));
+                    let slot = rules.slot(before, &positives[before..before + own], key, index);
+                    counts[slot] += 1;
                 }
-                before += own;
             }
+            before += own;
         }
-        counts[per_positive * before] += (row.len() - counted) as u64;
+        counts[per_positive * before] += (row.len() - self.entries.len()) as u64 - others;
         Ok(counts)
-    }
-}
-
-/// Sorts entries that are almost in order: most are at most two places away.
-fn sort_nearly_sorted(entries: &mut [u64]) {
-    // Two passes without branches that the CPU would mispredict leave little to insertion sort. The
-    // first moves large entries up, and the second moves small entries down.
-    let mut largest = 0;
-    for entry in &mut *entries {
-        (*entry, largest) = ((*entry).min(largest), (*entry).max(largest));
-    }
-    let mut smallest = largest;
-    for entry in entries.iter_mut().rev() {
-        (*entry, smallest) = ((*entry).max(smallest), (*entry).min(smallest));
-    }
-    for end in 1..entries.len() {
-        let entry = entries[end];
-        let mut at = end;
-        while at > 0 && entries[at - 1] > entry {
-            entries[at] = entries[at - 1];
-            at -= 1;
-        }
-        entries[at] = entry;
     }
 }
 
@@ -475,11 +443,14 @@ mod tests {
     use super::*;
     use crate::kernel::select;
 
-    fn kinds(numbers: &[u8]) -> Vec<Kind> {
-        numbers
-            .iter()
-            .map(|number| [Kind::Negative, Kind::Match, Kind::Excluded][usize::from(*number)])
-            .collect()
+    /// Most rows have few positives.
+    fn kinds() -> impl Strategy<Value = Vec<Kind>> {
+        (0usize..5, proptest::collection::vec(any::<usize>(), 200)).prop_map(|(others, numbers)| {
+            let kind = |n: &usize| {
+                [Kind::Match, Kind::Excluded, Kind::Negative][(n % (3 + 8 * others)).min(2)]
+            };
+            numbers.iter().map(kind).collect()
+        })
     }
 
     fn keys() -> impl Strategy<Value = Vec<f64>> {
@@ -496,8 +467,7 @@ mod tests {
     proptest! {
         #[test]
         fn counts_are_those_of_each_negatives_slot(
-            keys in keys(),
-            numbers in proptest::collection::vec(0u8..3, 200), given in 0usize..6, first in 6u64..9,
+            keys in keys(), kinds in kinds(), given in 0usize..6, first in 6u64..9,
             last_rank in prop_oneof![Just(u64::MAX), 1u64..20],
         ) {
             // Some given positives come before the row in the gallery, others after the row.
@@ -507,11 +477,11 @@ mod tests {
             };
             let mut given: Vec<Positive> = (0..).zip(&keys).take(given).map(to_positive).collect();
             given.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
-            let kinds = kinds(&numbers[..keys.len()]);
+            let kinds = &kinds[..keys.len()];
             let row = Row {
                 keys: &keys[..],
                 slack: 0.0,
-                kinds: &kinds,
+                kinds,
                 index: |place| first + place as u64,
                 given: &given,
             };
@@ -554,16 +524,16 @@ mod tests {
 
         #[test]
         fn approximate_keys_give_the_ranks_of_exact_keys(
-            exact in keys(), numbers in proptest::collection::vec(0u8..3, 200),
+            exact in keys(), kinds in kinds(),
             noise in proptest::collection::vec(-0.49f64..0.49, 200),
             slack in prop_oneof![Just(1e-9), 1e-3..0.03, Just(0.4)],
             last_rank in prop_oneof![Just(u64::MAX), 1u64..20], most in 0usize..100,
         ) {
-            let kinds = kinds(&numbers[..exact.len()]);
+            let kinds = &kinds[..exact.len()];
             let keys: Vec<f64> =
                 exact.iter().zip(noise).map(|(key, noise)| key + slack * noise).collect();
             let index = |place| place as u64;
-            let row = Row { keys: &keys[..], slack, kinds: &kinds, index, given: &[] };
+            let row = Row { keys: &keys[..], slack, kinds, index, given: &[] };
             let mut order: Vec<usize> =
                 (0..exact.len()).filter(|i| kinds[*i] != Kind::Excluded).collect();
             order.sort_by(|a, b| exact[*b].total_cmp(&exact[*a]).then(a.cmp(b)));

@@ -21,7 +21,7 @@ use crate::memory::{collect, each, full};
 use crate::rows::dense::Dense;
 use crate::rows::dense_packing::DensePacking;
 use crate::rows::packing::{Axis, Extent, Packing};
-use crate::rows::panels::Panels;
+use crate::rows::panels::{LINE, Panels};
 use crate::rows::space::Values;
 use crate::side::Side;
 
@@ -63,10 +63,9 @@ impl<'s, 'a> DenseValues<'s, 'a> {
     ) -> Result<f64> {
         let (kernel, number) = self.sizes();
         let (height, width) = (kernel.number_tiles.rows, kernel.number_tiles.columns);
-        // When queries are few, groups should be smaller, so that threads don't wait for each
-        // other.
-        let group = QUERIES_PER_GROUP.min(queries / (4 * rayon::current_num_threads()));
-        let group = (group / height).max(1);
+        // Each thread gets the same number of groups, so that threads don't wait for each other.
+        let each_thread = queries.div_ceil(rayon::current_num_threads());
+        let group = each_thread.div_ceil(each_thread.div_ceil(QUERIES_PER_GROUP)).div_ceil(height);
         let mut margin = 0.0f64;
         for start in (0..number).step_by(block) {
             let range = start..(start + block).min(number);
@@ -80,8 +79,11 @@ impl<'s, 'a> DenseValues<'s, 'a> {
             margin = margin.max(self.margin(rows, items));
             each(
                 values.par_chunks_mut(group * height * number).enumerate(),
-                || Ok((full(height * width, 0.0)?, full(height * width, 0.0)?)),
-                |(tile, chunk), (first, values)| {
+                || full(2 * height * width + LINE / size_of::<f32>(), 0.0),
+                |tiles, (first, values)| {
+                    let aligned = tiles.as_ptr().align_offset(LINE);
+                    let (tile, chunk) = tiles[aligned..].split_at_mut(height * width);
+                    let chunk = &mut chunk[..height * width];
                     for (c, start) in range.clone().step_by(width).enumerate() {
                         let columns = start..(start + width).min(range.end);
                         if control.is_cancelled() {

@@ -18,7 +18,7 @@ pub(crate) struct Panels<T> {
 }
 
 /// Bytes per cache line. Vector loads that cross lines are slower.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
     /// Packs `rows` rows of `steps` words, and pads the last panel with zeros. `encode` must write
