@@ -58,6 +58,11 @@ impl<K, I> Row<'_, K, I> {
     fn len(&self) -> usize {
         self.keys.len() + self.given.len()
     }
+
+    fn has_few_positives(&self) -> bool {
+        let own = self.kinds.iter().map(|kind| usize::from(*kind == Kind::Match)).sum::<usize>();
+        (own + self.given.len()) * ITEMS_PER_POSITIVE <= self.len()
+    }
 }
 
 impl<K: Copy + Into<f64>, I: Fn(usize) -> u64> Row<'_, K, I> {
@@ -152,10 +157,7 @@ impl RowRanker {
         if 2 * self.near > 1 << shift {
             return Ok(false);
         }
-        let positives =
-            row.kinds.iter().map(|kind| usize::from(*kind == Kind::Match)).sum::<usize>();
-        let are_few = (positives + row.given.len()) * ITEMS_PER_POSITIVE <= row.len();
-        if last_rank == u64::MAX && are_few {
+        if last_rank == u64::MAX && row.has_few_positives() {
             control.took(|| "items near positives sorted");
             self.sort_near_positives(row, shift)?;
         } else if self.sort_first(row, last_rank)? {
