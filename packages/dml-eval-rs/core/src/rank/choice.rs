@@ -24,8 +24,8 @@ const SAMPLE: usize = 128;
 /// What a table of values costs more than a screen, as a share of what a table of keys costs more
 /// than a screen: if the screen compares each pair of an array once for both items, and otherwise.
 /// For 128 numbers and AVX2, a pair of a table takes 18 ns (keys) or 8.3 ns (values), a pair of a
-/// screen 2.4 or 4.2 ns, and a listed value 80 ns. These would give 0.4 and 0.3, but VNNI makes only
-/// screens faster.
+/// screen 2.4 or 4.2 ns, and a listed value 80 ns. These would give 0.4 and 0.3, but VNNI makes
+/// only screens faster.
 const COST_OF_VALUES: f64 = 0.75;
 const COST_OF_VALUES_TWICE: f64 = 0.5;
 const ITEMS_PER_SAMPLED: usize = 16;
