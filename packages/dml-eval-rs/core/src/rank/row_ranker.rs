@@ -463,7 +463,13 @@ mod tests {
             Just(-1e300),
             Just(1e-310),
         ];
-        proptest::collection::vec(key, 1..200)
+        // Huge keys put all others into a single bucket, so most rows don't have any.
+        prop_oneof![
+            1 => proptest::collection::vec(key, 1..200),
+            3 => proptest::collection::vec(-1.0f64..1.0, 100..200),
+            // A limit within a group of near keys cuts off keys that may come earlier.
+            3 => proptest::collection::vec(prop_oneof![-1.0f64..1.0, 0.3f64..0.302], 100..200),
+        ]
     }
 
     proptest! {
@@ -528,8 +534,8 @@ mod tests {
         fn approximate_keys_give_the_ranks_of_exact_keys(
             exact in keys(), kinds in kinds(),
             noise in proptest::collection::vec(-0.49f64..0.49, 200),
-            slack in prop_oneof![Just(1e-9), 1e-3..0.03, Just(0.4)],
-            last_rank in prop_oneof![Just(u64::MAX), 1u64..20], most in 0usize..100,
+            slack in prop_oneof![Just(1e-9), 4e-3..0.01, 1e-3..0.03, Just(0.4)],
+            last_rank in prop_oneof![Just(u64::MAX), 1u64..60], most in 0usize..300,
         ) {
             let kinds = &kinds[..exact.len()];
             let keys: Vec<f64> =

@@ -259,6 +259,21 @@ mod tests {
     }
 
     #[test]
+    fn sizes_of_packed_rows_include_their_rounding() {
+        // 0.6 and 0.8 aren't float32 numbers.
+        let x = Array2::from_shape_fn((2, 2), |(row, i)| [3.0, 4.0][i] * [1.0, -1.0][row]);
+        let (kernel, control) = (select(None).unwrap(), Control::default());
+        let (rows, precision) = (Matrix::F32(x.view()), Precision::SixteenBit);
+        let space =
+            Dense::new(rows, None, Similarity::Cosine, precision, kernel, &control).unwrap();
+        let tables = DenseValues::new(&space).unwrap();
+        for (side, axis) in [(Side::Query, Axis::Rows), (Side::Gallery, Axis::Columns)] {
+            let extent = tables.pack(side, axis, &[0, 1]).unwrap().extent;
+            assert!(extent.residual > 0.0 && extent.norm >= 1.0 - UNIT32);
+        }
+    }
+
+    #[test]
     fn terms_that_a_chunk_or_a_sum_of_chunks_loses_reach_half_of_the_margin() {
         // Each product but the first is just less than half a unit in the last place of 1.
         let lost = (0.99 * UNIT32).sqrt() as f32;
