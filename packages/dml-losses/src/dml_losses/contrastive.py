@@ -21,8 +21,8 @@ class Contrastive(PairModule):
         TypeError, ValueError: if the margin isn't a number, or isn't finite and above 0.
     """
 
-    function = staticmethod(contrastive)
-    options = ("margin",)
+    _function = staticmethod(contrastive)
+    _options = ("margin",)
 
     def __init__(self, margin: float = 1.0) -> None:
         super().__init__()

@@ -32,8 +32,8 @@ class InstanceCrossEntropy(PairModule):
         1.0986
     """
 
-    function = staticmethod(instance_cross_entropy)
-    options = ("scale", "reweight", "anchor_gradient")
+    _function = staticmethod(instance_cross_entropy)
+    _options = ("scale", "reweight", "anchor_gradient")
 
     def __init__(
         self, scale: float = 64.0, reweight: bool = True, anchor_gradient: bool = False

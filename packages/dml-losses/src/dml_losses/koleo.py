@@ -14,7 +14,7 @@ class KoLeo(PairModule):
     codes. DINOv2 weights it by 0.1.
     """
 
-    function = staticmethod(koleo)
+    _function = staticmethod(koleo)
 
     def __init__(self) -> None:  # declares no options: the inherited constructor would accept any
         super().__init__()

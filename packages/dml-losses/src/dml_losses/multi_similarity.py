@@ -20,8 +20,8 @@ class MultiSimilarity(PairModule):
         TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
-    function = staticmethod(multi_similarity)
-    options = ("alpha", "beta", "threshold", "epsilon")
+    _function = staticmethod(multi_similarity)
+    _options = ("alpha", "beta", "threshold", "epsilon")
 
     def __init__(
         self, alpha: float = 2.0, beta: float = 50.0, threshold: float = 0.5, epsilon: float = 0.1

@@ -9,16 +9,11 @@ import torch
 
 
 class PairModule(torch.nn.Module):
-    """A module that calls a pair loss of `dml_losses.functional`.
+    """A module that calls a pair loss of `dml_losses.functional`."""
 
-    Attributes:
-        function: the pair loss.
-        options: the options to pass, which are attributes of the module, so that a schedule can
-            change them.
-    """
-
-    function: ClassVar[Callable[..., torch.Tensor]]
-    options: ClassVar[tuple[str, ...]] = ()
+    _function: ClassVar[Callable[..., torch.Tensor]]
+    # Options to pass. They are attributes of the module, so that a schedule can change them.
+    _options: ClassVar[tuple[str, ...]] = ()
 
     def forward(
         self,
@@ -30,9 +25,9 @@ class PairModule(torch.nn.Module):
         """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the
         batch itself.
         """
-        options = {name: getattr(self, name) for name in self.options}
-        return type(self).function(embeddings, labels, gallery, gallery_labels, **options)
+        options = {name: getattr(self, name) for name in self._options}
+        return type(self)._function(embeddings, labels, gallery, gallery_labels, **options)
 
     def extra_repr(self) -> str:
         """Return the options, for `repr`."""
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.options)
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._options)

@@ -33,8 +33,8 @@ class RankedListLoss(PairModule):
             unknown.
     """
 
-    function = staticmethod(ranked_list)
-    options = (
+    _function = staticmethod(ranked_list)
+    _options = (
         "margin",
         "alpha",
         "negative_temperature",

@@ -24,8 +24,8 @@ class RecallAtKSurrogate(PairModule):
             cut-offs.
     """
 
-    function = staticmethod(recall_at_k_surrogate)
-    options = ("ks", "k_temperatures", "rank_temperature")
+    _function = staticmethod(recall_at_k_surrogate)
+    _options = ("ks", "k_temperatures", "rank_temperature")
 
     def __init__(
         self,

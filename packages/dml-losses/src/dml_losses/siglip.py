@@ -32,8 +32,8 @@ class SigLIP(PairModule):
         ValueError: if the scale isn't finite and positive, or the bias isn't finite.
     """
 
-    function = staticmethod(siglip)
-    options = ("log_scale", "bias", "over_ranks")
+    _function = staticmethod(siglip)
+    _options = ("log_scale", "bias", "over_ranks")
 
     def __init__(self, scale: float = 10.0, bias: float = -10.0, over_ranks: bool = False) -> None:
         super().__init__()

@@ -20,8 +20,8 @@ class SmoothAP(PairModule):
         TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
-    function = staticmethod(smooth_ap)
-    options = ("temperature",)
+    _function = staticmethod(smooth_ap)
+    _options = ("temperature",)
 
     def __init__(self, temperature: float = 0.01) -> None:
         super().__init__()

@@ -19,8 +19,8 @@ class SupAP(PairModule):
         TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
-    function = staticmethod(sup_ap)
-    options = ("temperature", "slope", "saturation")
+    _function = staticmethod(sup_ap)
+    _options = ("temperature", "slope", "saturation")
 
     def __init__(
         self, temperature: float = 0.01, slope: float = 100.0, saturation: float = 0.05

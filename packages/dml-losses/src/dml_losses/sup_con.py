@@ -20,8 +20,8 @@ class SupCon(PairModule):
         TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
-    function = staticmethod(sup_con)
-    options = ("temperature",)
+    _function = staticmethod(sup_con)
+    _options = ("temperature",)
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()

@@ -24,8 +24,8 @@ class Triplet(PairModule):
         ValueError: if the margin isn't finite or is below 0, or `triplets` is unknown.
     """
 
-    function = staticmethod(triplet)
-    options = ("triplets", "margin")
+    _function = staticmethod(triplet)
+    _options = ("triplets", "margin")
 
     def __init__(
         self, triplets: Triplets = "batch-hard", margin: float | Literal["soft"] = 0.2
