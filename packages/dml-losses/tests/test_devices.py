@@ -112,8 +112,10 @@ def test_a_tensor_on_another_device_is_found() -> None:
         )
 
 
-@pytest.mark.parametrize("elements", [0, 2 * 12 * 12, 2**20])
-@pytest.mark.parametrize("is_captured", [False, True])
+@pytest.mark.parametrize(
+    ("is_captured", "elements"),
+    [(False, 2 * 12 * 12), (False, 2**20), (True, 0), (True, 2 * 12 * 12), (True, 2**20)],
+)
 @pytest.mark.parametrize("name", READING)
 def test_positives_are_compared_as_on_a_gpu(
     name: str, is_captured: bool, elements: int, monkeypatch: pytest.MonkeyPatch

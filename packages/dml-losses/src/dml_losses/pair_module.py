@@ -7,6 +7,8 @@ from typing import ClassVar
 
 import torch
 
+from dml_losses.arguments import show
+
 
 class PairModule(torch.nn.Module):
     """A module that calls a pair loss of `dml_losses.functional`."""
@@ -30,4 +32,4 @@ class PairModule(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """Return the options, for `repr`."""
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._options)
+        return show(*self._options)(self)

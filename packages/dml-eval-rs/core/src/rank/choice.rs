@@ -21,8 +21,8 @@ use crate::side::Side;
 /// One in `ITEMS_PER_SAMPLED` items is sampled, up to `SAMPLE`. The lowest positive is sought among
 /// at most `POSITIVES`.
 const SAMPLE: usize = 128;
-/// What a table of values costs more than a screen, as a share of what a table of keys costs more
-/// than a screen: if the screen compares each pair of an array once for both items, and otherwise.
+/// The extra cost of a table of values over a screen, divided by the extra cost of a table of keys.
+/// The first number applies if the screen compares each pair of an array once, for both items.
 /// For 128 numbers and AVX2, a pair of a table takes 18 ns (keys) or 8.3 ns (values), a pair of a
 /// screen 2.4 or 4.2 ns, and a listed value 80 ns. These would give 0.4 and 0.3, but VNNI makes
 /// only screens faster.

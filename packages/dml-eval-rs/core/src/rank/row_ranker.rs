@@ -112,7 +112,7 @@ pub(crate) struct RowRanker {
     shift: u32,
     /// Per bucket, the number of items in earlier buckets that aren't sorted.
     buckets: Vec<u32>,
-    /// Entries in order of places; its length is that of the longest row.
+    /// Entries in order of places. It has the length of the longest row.
     entered: Vec<u64>,
     spare: Vec<u64>,
     /// The entries of the items that matter, sorted by key in descending order, then by index.
@@ -267,7 +267,7 @@ impl RowRanker {
         sorted
     }
 
-    /// Puts all integers into a single bucket, with no item that isn't sorted before it.
+    /// Puts all integers into a single bucket, for rows in which no items are only counted.
     fn ignore_buckets(&mut self) -> Result<()> {
         self.shift = 2 * MAX_DIGIT_BITS;
         self.buckets.clear();
@@ -392,8 +392,7 @@ impl RowRanker {
     }
 
     /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order; the rule
-    /// `index` does not use them. Items after the sorted items are
-    /// counted in the last slot.
+    /// `index` does not use them. Items after the sorted items are counted in the last slot.
     pub fn counts<K: Copy + Into<f64>, I: Fn(usize) -> u64>(
         &self,
         row: &Row<'_, K, I>,

@@ -67,7 +67,7 @@ const MANY_FOR_BFLOAT16: usize = 24;
 /// The largest number of columns with which rows are screened as int16. Panels of int16 rows are
 /// never narrow.
 const LONGEST_INT16: usize = 1 << 16;
-/// The largest number of columns with which rows are screened as bytes: sums stay below 2³¹.
+/// Rows with more columns aren't screened as bytes, since sums must stay below 2³¹.
 const LONGEST_BYTES: usize = 1 << 14;
 
 /// Prefetch the row of the item this number of pairs ahead: items of pairs are far apart.
