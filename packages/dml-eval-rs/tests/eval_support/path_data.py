@@ -16,6 +16,8 @@ NEVER = 2**40
 _TASKS = {"task_row_panels": 2, "task_column_panels": 1}
 _ALONG = {"directions": 16, "abridged_words": NEVER, **_TASKS}
 _SKIPPING = {"directions": 16, "abridged_words": 4, **_TASKS}
+_WHOLE = {"directions": 0, "abridged_words": NEVER}
+_ROUNDING = {"directions": 0, "abridged_words": 4, **_TASKS}
 _FEW = {"directions": 2, **_TASKS}
 _BATCHES = {"count_bytes": 1, "count_bytes_per_input_byte": 0, "block_bytes": 4000}
 _PARTS = {
@@ -27,10 +29,12 @@ _GUESSED = {"directions": 0, "guessed_neighbours": 1, "guess_spacing": 1}
 _TABLES = {"table_neighbours": 0, "items_per_table_neighbour": NEVER, "few_queries": 0}
 
 EVALUATION_WAYS: dict[str, dict[str, int]] = {
-    "whole rows": {**_SCREEN, "directions": 0, "class_table": NEVER},
-    "whole rows in blocks": {**_SCREEN, "directions": 0, "block_bytes": 1},
-    "whole rows in batches": {**_SCREEN, "directions": 0, **_BATCHES},
-    "whole rows in narrow panels": {**_SCREEN, "directions": 0, "narrow_panel_words": 1},
+    "whole rows": {**_SCREEN, **_WHOLE, "class_table": NEVER},
+    "rounding whole rows": {**_SCREEN, **_ROUNDING, "class_table": NEVER},
+    "rounding in batches": {**_SCREEN, **_ROUNDING, **_BATCHES},
+    "whole rows in blocks": {**_SCREEN, **_WHOLE, "block_bytes": 1},
+    "whole rows in batches": {**_SCREEN, **_WHOLE, **_BATCHES},
+    "whole rows in narrow panels": {**_SCREEN, **_WHOLE, "narrow_panel_words": 1},
     "directions": {**_SCREEN, **_ALONG},
     "directions in batches": {**_SCREEN, **_ALONG, **_BATCHES},
     "skipping": {**_SCREEN, **_SKIPPING},
@@ -57,9 +61,16 @@ EVALUATION_WAYS: dict[str, dict[str, int]] = {
     "few and many": {**_SKIPPING, "many_positives": 4, **_PARTS},
 }
 SEARCH_WAYS: dict[str, dict[str, int]] = {
-    "whole rows": {**_SCREEN, "directions": 0, "guess_spacing": 1},
-    "whole rows in blocks": {**_SCREEN, "directions": 0, "block_bytes": 1},
-    "whole rows in narrow panels": {**_SCREEN, "directions": 0, "narrow_panel_words": 1},
+    "whole rows": {**_SCREEN, **_WHOLE, "guess_spacing": 1},
+    "rounding whole rows": {**_SCREEN, **_ROUNDING, "guess_spacing": 1},
+    "rounding, no sample": {
+        **_SCREEN,
+        **_ROUNDING,
+        "guess_spacing": NEVER,
+        "guessed_neighbours": NEVER,
+    },
+    "whole rows in blocks": {**_SCREEN, **_WHOLE, "block_bytes": 1},
+    "whole rows in narrow panels": {**_SCREEN, **_WHOLE, "narrow_panel_words": 1},
     "directions": {**_SCREEN, **_ALONG, "guess_spacing": 1},
     "skipping": {**_SCREEN, **_SKIPPING, "guess_spacing": NEVER},
     "skipping from cells": {**_SCREEN, **_SKIPPING, "guess_spacing": 1, "cell_items": 16},

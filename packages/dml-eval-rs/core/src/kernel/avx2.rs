@@ -5,15 +5,14 @@ use std::arch::x86_64::*;
 use crate::exact::{PAIRS, combine};
 
 use super::avx2_codes::CODES;
+use super::avx2_partial::PARTIAL;
+use super::avx2_sums::{COLUMNS, ROWS, VECTORS, int16_sums, int16_sums_fused};
 use super::avx2_sweep::{sweep, sweep_brackets};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{AFFINE_STEPS, ExactProducts, Int16, Kernel, Pairs32};
+use super::routines::{AFFINE_STEPS, ExactProducts, Kernel, Pairs32};
 use super::tiles::Tiles;
 
-pub(super) const ROWS: usize = 6;
-pub(super) const VECTORS: usize = 2;
-pub(super) const COLUMNS: usize = 8 * VECTORS;
 const EXACT_ROWS: usize = 4;
 const EXACT_COLUMNS: usize = 12;
 
@@ -25,15 +24,13 @@ const TILES: Tiles = Tiles {
     sweep_brackets: sweep_brackets::<VECTORS>,
 };
 
-/// Products of int16 by VNNI.
-pub(super) const INT16_FUSED: Int16 = Int16 { tile: int16_fused, reaches: reaches_fused };
-
 pub(super) static KERNEL: Kernel = Kernel {
     name: "avx2",
     number_tiles: TILES,
     float32,
     bfloat16: None,
-    int16: Some(Int16 { tile: int16, reaches }),
+    int16: Some(int16),
+    partial: Some(PARTIAL),
     bytes: None,
     codes: CODES,
     dots32,
@@ -82,40 +79,22 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     }
 }
 
-/// Defines the products of int16 panels: `$step(sum, x, p)` adds the products of two pairs to a
-/// 32-bit sum.
+/// Defines the products of int16 panels, given their sums.
 macro_rules! int16 {
-    ($features:literal, $values:ident, $tile:ident, $reaches:ident,
-     |$sum:ident, $x:ident, $p:ident| $step:expr) => {
-        /// Calls `take(row, vector, values)` for each row and each vector of 8 columns.
+    ($features:literal, $name:ident, $sums:ident) => {
         #[target_feature(enable = $features)]
-        #[inline]
-        fn $values(
-            steps: usize,
-            rows: &[u32],
-            columns: &[u32],
-            mut take: impl FnMut(usize, usize, __m256),
-        ) {
-            let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
-            let mut sums_i32x8 = [[_mm256_setzero_si256(); VECTORS]; ROWS];
+        pub(super) fn $name(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+            let pairs = steps - AFFINE_STEPS;
             // SAFETY: see `float32`; there are at least AFFINE_STEPS steps.
             unsafe {
-                for _ in 0..steps - AFFINE_STEPS {
-                    let panel_i16x16 = [
-                        _mm256_loadu_si256(column.cast()),
-                        _mm256_loadu_si256(column.add(8).cast()),
-                    ];
-                    for (r, sums_i32x8) in sums_i32x8.iter_mut().enumerate() {
-                        let $x = _mm256_set1_epi32(*row.add(r));
-                        for (sum_i32x8, $p) in sums_i32x8.iter_mut().zip(panel_i16x16) {
-                            let $sum = *sum_i32x8;
-                            *sum_i32x8 = $step;
-                        }
-                    }
-                    row = row.add(ROWS);
-                    column = column.add(COLUMNS);
-                }
-                let (row, column) = (row.cast::<f32>(), column.cast::<f32>());
+                let sums_i32x8 = $sums(
+                    pairs,
+                    rows.as_ptr(),
+                    columns.as_ptr(),
+                    [_mm256_setzero_si256(); VECTORS],
+                );
+                let row = rows.as_ptr().add(pairs * ROWS).cast::<f32>();
+                let column = columns.as_ptr().add(pairs * COLUMNS).cast::<f32>();
                 for (r, sums_i32x8) in sums_i32x8.iter().enumerate() {
                     let (scale, bias) = (
                         _mm256_broadcast_ss(&*row.add(r)),
@@ -125,51 +104,17 @@ macro_rules! int16 {
                         let scale = _mm256_mul_ps(scale, _mm256_loadu_ps(column.add(8 * v)));
                         let bias =
                             _mm256_add_ps(bias, _mm256_loadu_ps(column.add(COLUMNS + 8 * v)));
-                        take(r, v, _mm256_fmadd_ps(_mm256_cvtepi32_ps(*sum_i32x8), scale, bias));
+                        let value_f32x8 =
+                            _mm256_fmadd_ps(_mm256_cvtepi32_ps(*sum_i32x8), scale, bias);
+                        _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 8 * v), value_f32x8);
                     }
                 }
             }
         }
-
-        #[target_feature(enable = $features)]
-        fn $tile(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-            let tile = tile.as_mut_ptr();
-            $values(steps, rows, columns, |r, v, value_f32x8| {
-                // SAFETY: the caller checked that the tile contains ROWS × COLUMNS values.
-                unsafe { _mm256_storeu_ps(tile.add(r * COLUMNS + 8 * v), value_f32x8) }
-            });
-        }
-
-        #[target_feature(enable = $features)]
-        fn $reaches(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64 {
-            let column_least = least.1.as_ptr();
-            let mut reached = 0;
-            for (p, (rows, row_least)) in
-                rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS)).enumerate()
-            {
-                let mut any_f32x8 = _mm256_setzero_ps();
-                $values(steps, rows, columns, |r, v, value_f32x8| {
-                    // SAFETY: the caller checked that `least.1` contains COLUMNS thresholds.
-                    let column_f32x8 = unsafe { _mm256_loadu_ps(column_least.add(8 * v)) };
-                    let least_f32x8 = _mm256_min_ps(_mm256_set1_ps(row_least[r]), column_f32x8);
-                    any_f32x8 = _mm256_or_ps(
-                        any_f32x8,
-                        _mm256_cmp_ps::<_CMP_GE_OQ>(value_f32x8, least_f32x8),
-                    );
-                });
-                reached |= u64::from(_mm256_movemask_ps(any_f32x8) != 0) << p;
-            }
-            reached
-        }
     };
 }
-int16!("avx2,fma,avxvnni", values_fused, int16_fused, reaches_fused, |sum, x, p| {
-    _mm256_dpwssd_avx_epi32(sum, x, p)
-});
-int16!("avx2,fma", values, int16, reaches, |sum, x, p| _mm256_add_epi32(
-    sum,
-    _mm256_madd_epi16(x, p)
-));
+int16!("avx2,fma,avxvnni", int16_fused, int16_sums_fused);
+int16!("avx2,fma", int16, int16_sums);
 
 exact_routines!("avx2,popcnt");
 

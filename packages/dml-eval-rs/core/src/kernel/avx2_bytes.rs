@@ -2,12 +2,15 @@
 
 use std::arch::x86_64::*;
 
-use super::avx2::{COLUMNS, INT16_FUSED, KERNEL, ROWS, VECTORS};
+use super::avx2::{KERNEL, int16_fused};
+use super::avx2_partial::PARTIAL_FUSED;
+use super::avx2_sums::{COLUMNS, ROWS, VECTORS, byte_sums, load};
 use super::routines::{BYTE_AFFINE_STEPS, Bytes, Kernel};
 
 pub(super) static WITH_VNNI: Kernel = Kernel {
     name: "avx2-vnni",
-    int16: Some(INT16_FUSED),
+    int16: Some(int16_fused),
+    partial: Some(PARTIAL_FUSED),
     bytes: Some(Bytes { tile, tile_reaching }),
     available: || (KERNEL.available)() && is_x86_feature_detected!("avxvnni"),
     ..KERNEL
@@ -27,25 +30,13 @@ fn tile_reaching(
     tile: &mut [f32],
 ) -> bool {
     let quads = steps - BYTE_AFFINE_STEPS;
-    let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
     // SAFETY: the caller (`Kernel::tile_reaching` or `CheckedProduct::tile`) checked that the
     // panels have `steps` steps, at least BYTE_AFFINE_STEPS; that `least` has ROWS numbers; and
     // that the tile has ROWS × COLUMNS.
     unsafe {
-        let load =
-            |at: *const u32| [_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(8).cast())];
-        let mut sums_i32x8 = [load(column.add(quads * COLUMNS)); ROWS];
-        for _ in 0..quads {
-            let panel_i8x32 = load(column);
-            for (r, sums_i32x8) in sums_i32x8.iter_mut().enumerate() {
-                let row_u8x32 = _mm256_set1_epi32(*row.add(r));
-                for (sum_i32x8, column_i8x32) in sums_i32x8.iter_mut().zip(panel_i8x32) {
-                    *sum_i32x8 = _mm256_dpbusd_avx_epi32(*sum_i32x8, row_u8x32, column_i8x32);
-                }
-            }
-            row = row.add(ROWS);
-            column = column.add(COLUMNS);
-        }
+        let row = rows.as_ptr().add(quads * ROWS).cast::<i32>();
+        let column = columns.as_ptr().add(quads * COLUMNS);
+        let sums_i32x8 = byte_sums(quads, rows.as_ptr(), columns.as_ptr(), load(column));
         let mut all_below = _mm256_set1_epi32(-1);
         for (r, sums_i32x8) in sums_i32x8.iter().enumerate() {
             let least_i32x8 = _mm256_set1_epi32(*least.as_ptr().add(r));

@@ -6,17 +6,20 @@ use crate::exact::{PAIRS, combine};
 
 use super::avx512_bytes::BYTES;
 use super::avx512_codes::{COUNTED_IF_POSSIBLE, LOOKED_UP};
+use super::avx512_partial::{PARTIAL, PARTIAL_FUSED};
+use super::avx512_sums::{int16_sums, int16_sums_fused, load};
 use super::avx512_sweep::{COLUMNS, ROWS, TILES, VECTORS};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{AFFINE_STEPS, ExactProducts, Int16, Kernel, Pairs32};
+use super::routines::{AFFINE_STEPS, ExactProducts, Kernel, Pairs32};
 
 const EXACT_ROWS: usize = 8;
 const EXACT_COLUMNS: usize = 24;
 
 pub(super) static WITH_VNNI: Kernel = Kernel {
     name: "avx512-vnni",
-    int16: Some(Int16 { tile: int16_fused, reaches: reaches_fused }),
+    int16: Some(int16_fused),
+    partial: Some(PARTIAL_FUSED),
     bytes: Some(BYTES),
     codes: COUNTED_IF_POSSIBLE,
     available: || has_avx512() && is_x86_feature_detected!("avx512vnni"),
@@ -29,7 +32,8 @@ pub(super) static PLAIN: Kernel = Kernel {
     number_tiles: TILES,
     float32,
     bfloat16: None,
-    int16: Some(Int16 { tile: int16, reaches }),
+    int16: Some(int16),
+    partial: Some(PARTIAL),
     bytes: None,
     codes: LOOKED_UP,
     dots32,
@@ -87,95 +91,36 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     }
 }
 
-/// Defines the products of int16 panels: `$step(sum, x, p)` adds the products of two pairs to a
-/// 32-bit sum.
+/// Defines the products of int16 panels, given their sums.
 macro_rules! int16 {
-    ($features:literal, $values:ident, $tile:ident, $reaches:ident,
-     |$sum:ident, $x:ident, $p:ident| $step:expr) => {
-        /// Calls `take` with all rows, all vectors, and the values.
+    ($features:literal, $name:ident, $sums:ident) => {
         #[target_feature(enable = $features)]
-        #[inline]
-        fn $values(
-            steps: usize,
-            rows: &[u32],
-            columns: &[u32],
-            mut take: impl FnMut(usize, usize, __m512),
-        ) {
-            let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
-            let mut sums_i32x16 = [[_mm512_setzero_si512(); VECTORS]; ROWS];
+        fn $name(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+            let pairs = steps - AFFINE_STEPS;
             // SAFETY: see `float32`; there are at least AFFINE_STEPS steps.
             unsafe {
-                for _ in 0..steps - AFFINE_STEPS {
-                    // Don't use `from_fn`: the compiler may not inline intrinsics into it.
-                    let mut panel_i16x32 = [_mm512_setzero_si512(); VECTORS];
-                    for (v, column_i16x32) in panel_i16x32.iter_mut().enumerate() {
-                        *column_i16x32 = _mm512_loadu_si512(column.add(16 * v).cast());
-                    }
-                    for (r, sums_i32x16) in sums_i32x16.iter_mut().enumerate() {
-                        let $x = _mm512_set1_epi32(*row.add(r));
-                        for (sum_i32x16, $p) in sums_i32x16.iter_mut().zip(panel_i16x32) {
-                            let $sum = *sum_i32x16;
-                            *sum_i32x16 = $step;
-                        }
-                    }
-                    row = row.add(ROWS);
-                    column = column.add(COLUMNS);
-                }
-                let (row, column) = (row.cast::<f32>(), column.cast::<f32>());
-                let (mut scales, mut biases) =
-                    ([_mm512_setzero_ps(); VECTORS], [_mm512_setzero_ps(); VECTORS]);
-                for v in 0..VECTORS {
-                    scales[v] = _mm512_loadu_ps(column.add(16 * v));
-                    biases[v] = _mm512_loadu_ps(column.add(COLUMNS + 16 * v));
-                }
+                let zeros = [_mm512_setzero_si512(); VECTORS];
+                let sums_i32x16 = $sums(pairs, rows.as_ptr(), columns.as_ptr(), zeros);
+                let row = rows.as_ptr().add(pairs * ROWS).cast::<f32>();
+                let column = columns.as_ptr().add(pairs * COLUMNS);
+                let (scales, biases) = (load(column), load(column.add(COLUMNS)));
                 for (r, sums_i32x16) in sums_i32x16.iter().enumerate() {
                     let (scale, bias) =
                         (_mm512_set1_ps(*row.add(r)), _mm512_set1_ps(*row.add(ROWS + r)));
                     for (v, sum_i32x16) in sums_i32x16.iter().enumerate() {
-                        let (scale, bias) =
-                            (_mm512_mul_ps(scale, scales[v]), _mm512_add_ps(bias, biases[v]));
-                        take(r, v, _mm512_fmadd_ps(_mm512_cvtepi32_ps(*sum_i32x16), scale, bias));
+                        let scale = _mm512_mul_ps(scale, _mm512_castsi512_ps(scales[v]));
+                        let bias = _mm512_add_ps(bias, _mm512_castsi512_ps(biases[v]));
+                        let value_f32x16 =
+                            _mm512_fmadd_ps(_mm512_cvtepi32_ps(*sum_i32x16), scale, bias);
+                        _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), value_f32x16);
                     }
                 }
             }
         }
-
-        #[target_feature(enable = $features)]
-        fn $tile(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-            let tile = tile.as_mut_ptr();
-            $values(steps, rows, columns, |r, v, value_f32x16| {
-                // SAFETY: the caller checked that the tile contains ROWS × COLUMNS values.
-                unsafe { _mm512_storeu_ps(tile.add(r * COLUMNS + 16 * v), value_f32x16) }
-            });
-        }
-
-        #[target_feature(enable = $features)]
-        fn $reaches(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64 {
-            let column_least = least.1.as_ptr();
-            let mut reached = 0;
-            for (p, (rows, row_least)) in
-                rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS)).enumerate()
-            {
-                let mut any = 0;
-                $values(steps, rows, columns, |r, v, value_f32x16| {
-                    // SAFETY: the caller checked that `least.1` contains COLUMNS thresholds.
-                    let column_f32x16 = unsafe { _mm512_loadu_ps(column_least.add(16 * v)) };
-                    let least_f32x16 = _mm512_min_ps(_mm512_set1_ps(row_least[r]), column_f32x16);
-                    any |= _mm512_cmp_ps_mask::<_CMP_GE_OQ>(value_f32x16, least_f32x16);
-                });
-                reached |= u64::from(any != 0) << p;
-            }
-            reached
-        }
     };
 }
-int16!("avx512f,avx512vnni", values_fused, int16_fused, reaches_fused, |sum, x, p| {
-    _mm512_dpwssd_epi32(sum, x, p)
-});
-int16!("avx512f,avx512bw", values, int16, reaches, |sum, x, p| _mm512_add_epi32(
-    sum,
-    _mm512_madd_epi16(x, p)
-));
+int16!("avx512f,avx512vnni", int16_fused, int16_sums_fused);
+int16!("avx512f,avx512bw", int16, int16_sums);
 
 exact_routines!("avx512f,avx512vl,avx512dq,avx512bw,popcnt");
 

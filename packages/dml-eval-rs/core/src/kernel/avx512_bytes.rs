@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::avx512_sweep::{COLUMNS, ROWS, VECTORS};
+use super::avx512_sums::{byte_sums, load};
+use super::avx512_sweep::{COLUMNS, ROWS};
 use super::routines::{BYTE_AFFINE_STEPS, Bytes};
 
 pub(super) const BYTES: Bytes = Bytes { tile, tile_reaching };
@@ -21,31 +22,13 @@ fn tile_reaching(
     tile: &mut [f32],
 ) -> bool {
     let quads = steps - BYTE_AFFINE_STEPS;
-    let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
     // SAFETY: the caller (`Kernel::tile_reaching` or `CheckedProduct::tile`) checked that the
     // panels have `steps` steps, at least BYTE_AFFINE_STEPS; that `least` has ROWS numbers; and
     // that the tile has ROWS × COLUMNS.
     unsafe {
-        // Don't use `from_fn`: the compiler may not inline intrinsics into it.
-        let load = |at: *const u32| {
-            let mut vectors = [_mm512_setzero_si512(); VECTORS];
-            for (v, vector) in vectors.iter_mut().enumerate() {
-                *vector = _mm512_loadu_si512(at.add(16 * v).cast());
-            }
-            vectors
-        };
-        let mut sums_i32x16 = [load(column.add(quads * COLUMNS)); ROWS];
-        for _ in 0..quads {
-            let panel_i8x64 = load(column);
-            for (r, sums_i32x16) in sums_i32x16.iter_mut().enumerate() {
-                let row_u8x64 = _mm512_set1_epi32(*row.add(r));
-                for (sum_i32x16, column_i8x64) in sums_i32x16.iter_mut().zip(panel_i8x64) {
-                    *sum_i32x16 = _mm512_dpbusd_epi32(*sum_i32x16, row_u8x64, column_i8x64);
-                }
-            }
-            row = row.add(ROWS);
-            column = column.add(COLUMNS);
-        }
+        let row = rows.as_ptr().add(quads * ROWS).cast::<i32>();
+        let column = columns.as_ptr().add(quads * COLUMNS);
+        let sums_i32x16 = byte_sums(quads, rows.as_ptr(), columns.as_ptr(), load(column));
         let mut any = 0;
         for (r, sums_i32x16) in sums_i32x16.iter().enumerate() {
             let least_i32x16 = _mm512_set1_epi32(*least.as_ptr().add(r));

@@ -199,64 +199,146 @@ proptest! {
     }
 
     #[test]
-    fn tiles_reach_where_a_product_is_at_least_the_least_of_its_row_or_column(
-        steps in AFFINE_STEPS..40, panels in 1usize..5, at in any::<[u16; 2]>(),
+    fn parts_are_reached_where_a_bound_is_at_least_the_least_of_its_row_or_column(
+        words in 0usize..40, panels in 1usize..5, at in any::<[u16; 2]>(),
         is_column in any::<bool>(), is_above in any::<bool>(), at_end in any::<bool>(),
         seed in any::<u64>(),
     ) {
-        for kernel in kernels().filter(|kernel| kernel.has_int16()) {
+        let steps = words + ABRIDGED_AFFINE_STEPS;
+        for kernel in kernels() {
+            let Some(partial) = &kernel.partial else { continue };
             let Tiles { rows: height, columns: width, .. } = *kernel.tiles(Word::Int16Pair);
-            let mut rows = Guarded::new(&words(panels * steps * height, seed), at_end);
-            let mut columns = Guarded::new(&words(steps * width, seed ^ 1), at_end);
-            let mut tile = vec![0.0; height * width];
-            let tiles: Vec<Vec<f32>> = rows
-                .get()
-                .chunks(steps * height)
-                .map(|rows| {
-                    kernel.product(Word::Int16Pair).tile(steps, rows, columns.get(), &mut tile);
-                    tile.clone()
-                })
-                .collect();
-            // A row or column is given a threshold: the row's or column's largest product in a
-            // tile, or the next greater number.
-            let (panel, lane) = (
-                usize::from(at[0]) % panels,
-                usize::from(at[1]) % if is_column { width } else { height },
-            );
-            let products = tiles[panel].iter().enumerate();
-            let products =
-                products.filter(|(at, _)| lane == if is_column { at % width } else { at / width });
-            let largest = products.fold(f32::NEG_INFINITY, |most, (_, value)| most.max(*value));
-            let least = if is_above { largest.next_up() } else { largest };
-            let (mut row_least, mut column_least) =
-                (vec![f32::INFINITY; panels * height], vec![f32::INFINITY; width]);
-            if is_column {
-                column_least[lane] = least
-            } else {
-                row_least[panel * height + lane] = least
-            }
-            let (mut row_least, mut column_least) =
-                (Guarded::new(&row_least, at_end), Guarded::new(&column_least, at_end));
-            let found = kernel.reaches(
-                steps,
-                rows.get(),
-                columns.get(),
-                (row_least.get(), column_least.get()),
-            );
-            for (p, tile) in tiles.iter().enumerate() {
-                let reaches = |(at, value): (usize, &f32)| {
-                    *value >= row_least.get()[p * height + at / width]
-                        || *value >= column_least.get()[at % width]
+            for largest in [None].into_iter().chain(kernel.largest_byte().map(Some)) {
+                let mut random = crate::random::Random::new(seed);
+                // Bytes of rows are positive, and all may be the largest.
+                let most = largest.map_or(500, i64::from);
+                let mut number = |least: i64, most: i64| {
+                    if seed % 4 == 0 { most } else { least + random.below((most - least + 1) as usize) as i64 }
                 };
-                prop_assert_eq!(
-                    found >> p & 1 == 1,
-                    tile.iter().enumerate().any(reaches),
-                    "{}",
-                    kernel.name
+                let mut panel = |lanes: usize, is_row: bool| -> (Vec<u32>, Vec<Vec<i64>>) {
+                    let (mut panel, mut rows) = (Vec::new(), vec![Vec::new(); lanes]);
+                    for _ in 0..words {
+                        for row in &mut rows {
+                            let each = if largest.is_some() { 4 } else { 2 };
+                            let mut word = 0u32;
+                            for i in 0..each {
+                                let v = match largest {
+                                    Some(_) if is_row => number(0, 2 * most + 1),
+                                    _ => number(-most, most),
+                                };
+                                row.push(v);
+                                let mask = u32::MAX >> (32 - 32 / each);
+                                word |= (v as u32 & mask) << (i * 32 / each);
+                            }
+                            panel.push(word);
+                        }
+                    }
+                    (panel, rows)
+                };
+                let floats = |n: usize, seed: u64| numbers(n, seed);
+                let with_affine = |(mut panel, rows): (Vec<u32>, Vec<Vec<i64>>), is_row: bool, seed: u64| {
+                    let lanes = rows.len();
+                    let integers: Vec<i32> =
+                        (0..lanes).map(|lane| if is_row { 0 } else { 1000 - 50 * lane as i32 }).collect();
+                    let mut affine = floats(4 * lanes, seed);
+                    affine[..lanes].iter_mut().for_each(|scale| *scale = scale.abs() + 0.1);
+                    panel.extend(integers.iter().map(|v| *v as u32));
+                    panel.extend(affine.iter().map(|v| v.to_bits()));
+                    (panel, rows, integers, affine)
+                };
+                let of_rows: Vec<_> = (0..panels)
+                    .map(|p| with_affine(panel(height, true), true, seed ^ p as u64))
+                    .collect();
+                let (column_words, columns, integers, of_columns) =
+                    with_affine(panel(width, false), false, seed ^ 0xff);
+                let bound = |p: usize, r: usize, c: usize| -> f64 {
+                    let (_, rows, _, of_rows) = &of_rows[p];
+                    let sum: i64 = rows[r].iter().zip(&columns[c]).map(|(a, b)| a * b).sum();
+                    let [scale, bias, norm, error] =
+                        [0, 1, 2, 3].map(|word| f64::from(of_rows[word * height + r]));
+                    let [other_scale, other_bias, other_norm, other_error] =
+                        [0, 1, 2, 3].map(|word| f64::from(of_columns[word * width + c]));
+                    let errors = norm * other_error + error * other_norm;
+                    (sum + i64::from(integers[c])) as f64 * scale * other_scale
+                        + bias
+                        + other_bias
+                        + if largest.is_some() { errors } else { 0.0 }
+                };
+                // A row or column is given a threshold: about its largest bound in a tile.
+                let panel = usize::from(at[0]) % panels;
+                let lane = usize::from(at[1]) % if is_column { width } else { height };
+                let bounds = (0..if is_column { height } else { width }).map(|other| {
+                    if is_column { bound(panel, other, lane) } else { bound(panel, lane, other) }
+                });
+                let largest_bound = bounds.fold(f64::NEG_INFINITY, f64::max);
+                let slack = 1e-5 * (largest_bound.abs() + 1.0 + 2e6 * words as f64 / 40.0);
+                let least =
+                    (largest_bound + if is_above { slack } else { -slack }) as f32;
+                let (mut row_least, mut column_least) =
+                    (vec![f32::INFINITY; panels * height], vec![f32::INFINITY; width]);
+                if is_column {
+                    column_least[lane] = least
+                } else {
+                    row_least[panel * height + lane] = least
+                }
+                let rows: Vec<u32> = of_rows.iter().flat_map(|of| of.0.iter().copied()).collect();
+                let (mut rows, mut columns) =
+                    (Guarded::new(&rows, at_end), Guarded::new(&column_words, at_end));
+                let (mut row_least, mut column_least) =
+                    (Guarded::new(&row_least, at_end), Guarded::new(&column_least, at_end));
+                let mut found = Guarded::new(&vec![Parts::MAX; panels], at_end);
+                let cost = kernel.reaching_parts(
+                    largest.is_some(),
+                    steps,
+                    (rows.get(), columns.get()),
+                    (row_least.get(), column_least.get()),
+                    found.get(),
                 );
+                let vectors = partial.parts / height;
+                let mut expected_cost = 0;
+                for (p, found) in found.get().iter().enumerate() {
+                    let (mut surely, mut possibly) = (0, 0);
+                    for r in 0..height {
+                        for c in 0..width {
+                            let least = row_least.get()[p * height + r].min(column_least.get()[c]);
+                            let part = 1 << (r * vectors + c * vectors / width);
+                            let above = bound(p, r, c) - f64::from(least);
+                            surely |= if above >= slack / 2.0 { part } else { 0 };
+                            possibly |= if above >= -slack / 2.0 { part } else { 0 };
+                        }
+                    }
+                    prop_assert!(found & surely == surely, "{} {largest:?}", kernel.name);
+                    let is_whole = 3 * possibly.count_ones() as usize >= partial.parts;
+                    prop_assert!(*found & !possibly == 0 || *found == WHOLE && is_whole);
+                    expected_cost += (3 * found.count_ones()).min(partial.parts as u32);
+                }
+                prop_assert_eq!(cost, expected_cost);
+                prop_assert!(is_above || found.get()[panel] != 0);
             }
-            prop_assert!(found >> panel & 1 == u64::from(!is_above) || is_column);
-            prop_assert_eq!(found >> panels, 0);
+        }
+    }
+
+    #[test]
+    fn parts_of_a_tile_are_those_of_the_whole_tile(
+        steps in AFFINE_STEPS..40, parts in any::<Parts>(), at_end in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        for kernel in kernels() {
+            let Some(partial) = &kernel.partial else { continue };
+            let Tiles { rows: height, columns: width, .. } = *kernel.tiles(Word::Int16Pair);
+            let mut rows = Guarded::new(&words(steps * height, seed), at_end);
+            let mut columns = Guarded::new(&words(steps * width, seed ^ 1), at_end);
+            let (mut tile, mut whole) = (
+                Guarded::new(&vec![f32::NAN; height * width], at_end),
+                vec![f32::NAN; height * width],
+            );
+            kernel.product(Word::Int16Pair).tile(steps, rows.get(), columns.get(), &mut whole);
+            kernel.fill_parts(steps, rows.get(), columns.get(), parts, tile.get());
+            let in_part = width * height / partial.parts;
+            for (at, (found, whole)) in tile.get().iter().zip(whole).enumerate() {
+                let is_filled = parts >> (at / in_part) & 1 == 1;
+                prop_assert_eq!(*found, if is_filled { whole } else { f32::NEG_INFINITY });
+            }
         }
     }
 

@@ -17,6 +17,10 @@ mod avx2_bytes;
 #[cfg(target_arch = "x86_64")]
 mod avx2_codes;
 #[cfg(target_arch = "x86_64")]
+mod avx2_partial;
+#[cfg(target_arch = "x86_64")]
+mod avx2_sums;
+#[cfg(target_arch = "x86_64")]
 mod avx2_sweep;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -24,6 +28,10 @@ mod avx512;
 mod avx512_bytes;
 #[cfg(target_arch = "x86_64")]
 mod avx512_codes;
+#[cfg(target_arch = "x86_64")]
+mod avx512_partial;
+#[cfg(target_arch = "x86_64")]
+mod avx512_sums;
 #[cfg(target_arch = "x86_64")]
 mod avx512_sweep;
 mod brackets;
@@ -58,7 +66,9 @@ pub use float_environment::set_default_float_environment;
 pub(crate) use instructions::Work;
 pub(crate) use prefetch::prefetch;
 pub use routines::Kernel;
-pub(crate) use routines::{AFFINE_STEPS, BYTE_AFFINE_STEPS, CheckedProduct, Sum, Word};
+pub(crate) use routines::{
+    ABRIDGED_AFFINE_STEPS, AFFINE_STEPS, BYTE_AFFINE_STEPS, CheckedProduct, Parts, Sum, WHOLE, Word,
+};
 pub(crate) use sweep::{Above, Hit, Sides, SweepResult};
 pub(crate) use tiles::{MAX_TILE, Tiles};
 

@@ -39,6 +39,7 @@ pub(super) static PLAIN: Kernel = Kernel {
     float32,
     bfloat16: None,
     int16: None,
+    partial: None,
     bytes: None,
     codes: CODES,
     instructions: Instructions::Baseline,

@@ -30,6 +30,7 @@ pub(super) static KERNEL: Kernel = Kernel {
     float32,
     bfloat16: None,
     int16: None,
+    partial: None,
     bytes: None,
     codes: CODES,
     dots32,

@@ -7,10 +7,36 @@ use super::tiles::Tiles;
 
 /// Fills a tile, (rows, columns), with the products of a row panel and a column panel.
 pub(crate) type Product = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]);
-/// Tells which row panels have a product with the column panel that reaches the threshold `least`
-/// of the row or column.
-pub(crate) type Reaches =
-    unsafe fn(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64;
+/// Finds per row panel the parts of the tile with a column panel that may have a product that
+/// reaches the threshold `least` of the row or column, or `WHOLE`. A part is a row with the columns
+/// of a vector. Returns the cost of these parts, in parts of whole tiles.
+pub(crate) type Reaching = unsafe fn(
+    steps: usize,
+    rows: &[u32],
+    columns: &[u32],
+    least: (&[f32], &[f32]),
+    parts: &mut [Parts],
+) -> u32;
+/// Fills parts of a tile, and the others with −∞.
+pub(crate) type FillParts =
+    unsafe fn(steps: usize, rows: &[u32], columns: &[u32], parts: Parts, tile: &mut [f32]);
+/// Some parts of a tile, by a bit per part: row by row, then vector by vector.
+pub(crate) type Parts = u32;
+/// All parts of a tile, if these cost less together.
+pub(crate) const WHOLE: Parts = Parts::MAX;
+
+/// Returns the cost to multiply the given parts of a tile, in parts of a whole tile. If this is not
+/// less than the cost of the tile, sets `parts` to `WHOLE`.
+#[inline(always)]
+pub(super) fn cost_or_whole(parts: &mut Parts, all: usize) -> u32 {
+    /// The cost of a part that is multiplied alone.
+    const LONE: u32 = 3;
+    let (cost, all) = (LONE * parts.count_ones(), all as u32);
+    if cost >= all {
+        *parts = WHOLE;
+    }
+    cost.min(all)
+}
 /// Fills a tile and returns true, unless all sums of integers are below the `least` of their row.
 pub(crate) type TileReaching =
     unsafe fn(steps: usize, rows: &[u32], columns: &[u32], least: &[i32], tile: &mut [f32]) -> bool;
@@ -34,11 +60,25 @@ pub(crate) struct ExactProducts {
     pub(super) fused: ExactProduct,
 }
 
-/// Products of int16 panels.
+/// Products of int16 panels, for the parts of a tile that a comparison of abridged rows leaves: see
+/// `rows/abridged.rs`.
 #[derive(Clone, Copy)]
-pub(crate) struct Int16 {
-    pub(super) tile: Product,
-    pub(super) reaches: Reaches,
+pub(crate) struct PartialProduct {
+    /// The number of parts in a tile.
+    pub parts: usize,
+    /// Compares rows that are abridged to half of the words.
+    pub(super) halved: Reaching,
+    /// Compares rows that are abridged to bytes.
+    pub(super) rounded: Option<Rounded>,
+    pub(super) fill: FillParts,
+}
+
+/// A comparison of rows that are abridged to bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Rounded {
+    /// The largest magnitude of a byte. Columns contain bytes, rows contain bytes + `largest` + 1.
+    pub largest: i8,
+    pub(super) reaching: Reaching,
 }
 
 /// Products of panels of bytes.
@@ -77,7 +117,8 @@ pub struct Kernel {
     pub(crate) number_tiles: Tiles,
     pub(super) float32: Product,
     pub(super) bfloat16: Option<Product>,
-    pub(super) int16: Option<Int16>,
+    pub(super) int16: Option<Product>,
+    pub(crate) partial: Option<PartialProduct>,
     pub(super) bytes: Option<Bytes>,
     pub(super) codes: CodeProduct,
     pub(super) dots32: Exact32,
@@ -111,6 +152,10 @@ pub(crate) const AFFINE_STEPS: usize = 2;
 /// and column are added to the sum of products; no subset of these terms may exceed 31 bits.
 pub(crate) const BYTE_AFFINE_STEPS: usize = 1 + AFFINE_STEPS;
 
+/// The number of words at the end of an abridged row: an int32, a scale, a bias, a length and an
+/// error.
+pub(crate) const ABRIDGED_AFFINE_STEPS: usize = BYTE_AFFINE_STEPS + 2;
+
 impl Kernel {
     /// Runs work that is compiled for the kernel's instructions. These don't change any bit,
     /// because the compiler doesn't fuse operations or reorder sums.
@@ -128,6 +173,11 @@ impl Kernel {
         self.int16.is_some()
     }
 
+    /// Returns the largest magnitude of bytes to which rows can be abridged.
+    pub(crate) fn largest_byte(&self) -> Option<i8> {
+        self.partial.as_ref()?.rounded.map(|rounded| rounded.largest)
+    }
+
     pub(crate) fn has_bytes(&self) -> bool {
         self.bytes.is_some()
     }
@@ -137,7 +187,7 @@ impl Kernel {
         let product = match word {
             Word::Float32 => self.float32,
             Word::BFloat16Pair => self.bfloat16.expect("the caller checks has_bfloat16"),
-            Word::Int16Pair => self.int16.as_ref().expect("the caller checks has_int16").tile,
+            Word::Int16Pair => self.int16.expect("the caller checks has_int16"),
             Word::ByteQuad => self.bytes.as_ref().expect("the caller checks has_bytes").tile,
             Word::Bits => self.codes.hamming,
         };
@@ -165,28 +215,54 @@ impl Kernel {
         }
     }
 
-    /// Tells which of at most 64 row panels have a product with the column panel that reaches the
-    /// threshold `least` of the row or column, by a bit per panel. Panels must consist of int16
-    /// words.
-    pub(crate) fn reaches(
+    /// Finds per row panel the parts of the tile with a column panel that may have a product that
+    /// reaches the threshold `least` of the row or column, or `WHOLE`. Returns the cost of these
+    /// parts, in parts of whole tiles. Panels must be abridged, to bytes if `is_rounded`.
+    pub(crate) fn reaching_parts(
+        &self,
+        is_rounded: bool,
+        steps: usize,
+        (rows, columns): (&[u32], &[u32]),
+        least: (&[f32], &[f32]),
+        parts: &mut [Parts],
+    ) -> u32 {
+        let Tiles { rows: height, columns: width, .. } = self.number_tiles;
+        assert!(least.0.len() == parts.len() * height && least.1.len() == width);
+        assert!(
+            steps >= ABRIDGED_AFFINE_STEPS
+                && rows.len() == steps * least.0.len()
+                && columns.len() == steps * width
+        );
+        let partial = self.partial.as_ref().expect("the caller checks `partial`");
+        let reaching = if is_rounded {
+            partial.rounded.expect("the caller checks `largest_byte`").reaching
+        } else {
+            partial.halved
+        };
+        // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths
+        // were checked above.
+        unsafe { reaching(steps, rows, columns, least, parts) }
+    }
+
+    /// Fills parts of a tile with products of int16 panels, and the others with −∞.
+    pub(crate) fn fill_parts(
         &self,
         steps: usize,
         rows: &[u32],
         columns: &[u32],
-        least: (&[f32], &[f32]),
-    ) -> u64 {
+        parts: Parts,
+        tile: &mut [f32],
+    ) {
         let Tiles { rows: height, columns: width, .. } = self.number_tiles;
-        let panels = least.0.len() / height;
-        assert!(panels <= 64 && least.0.len() == panels * height && least.1.len() == width);
         assert!(
             steps >= AFFINE_STEPS
-                && rows.len() == steps * least.0.len()
+                && rows.len() == steps * height
                 && columns.len() == steps * width
+                && tile.len() >= height * width
         );
-        let reaches = self.int16.as_ref().expect("the caller checks has_int16").reaches;
-        // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths
-        // were checked above.
-        unsafe { reaches(steps, rows, columns, least) }
+        let fill = self.partial.as_ref().expect("the caller checks `partial`").fill;
+        // SAFETY: see `reaching_parts`. A kernel ignores bits that don't stand for parts.
+        unsafe { fill(steps, rows, columns, parts, tile) }
     }
 
     /// Fills a tile with products of bytes and returns true. If all sums of integers, without the

@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::exact::{UNIT32, UNIT64};
-use crate::kernel::Word;
+use crate::kernel::{AFFINE_STEPS, Kernel, Word};
 use crate::memory::{full, ready};
 use crate::rows::byte_words::ByteEncoding;
 use crate::rows::dense::Dense;
@@ -33,6 +33,7 @@ use crate::rows::row_words::steps;
 use crate::rows::sample::Sample;
 use crate::rows::similarity::Similarity;
 use crate::side::Side;
+use crate::sizes::Sizes;
 
 /// The way to pack the rows of a [`Dense`] space.
 pub struct DensePacking<'s, 'a> {
@@ -40,6 +41,8 @@ pub struct DensePacking<'s, 'a> {
     pub(super) frame: Frame,
     pub(super) prefix: Option<Prefix>,
     pub(super) word: Word,
+    /// Whether rows are also packed in abridged form.
+    pub(super) is_abridged: bool,
 }
 
 impl<'s, 'a> DensePacking<'s, 'a> {
@@ -52,15 +55,29 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         let prefix = choose_prefix(space, &whole.frame, steps, goal, control)?;
         Ok(match (prefix, bytes) {
             (None, Some(bytes)) => bytes,
-            (prefix, _) => DensePacking { prefix, ..whole },
+            (prefix, _) => DensePacking { prefix, ..whole }.abridged(control.sizes()),
         })
+    }
+
+    /// Also packs rows in abridged form, if the kernel compares these and rows are long enough.
+    fn abridged(self, sizes: &Sizes) -> Self {
+        let kernel = self.space.kernel();
+        let is_comparable = if self.is_sorted() {
+            kernel.partial.is_some()
+        } else {
+            kernel.largest_byte().is_some()
+        };
+        let is_abridged = is_comparable
+            && self.word == Word::Int16Pair
+            && self.steps() - AFFINE_STEPS >= sizes.abridged_words.max(2);
+        DensePacking { is_abridged, ..self }
     }
 
     /// Packs all coordinates, and centres the rows if a sample suggests that they are similar.
     pub(crate) fn whole(space: &'s Dense<'a>) -> Result<Self> {
         let sample = Sample::draw(space, Sample::FOR_FRAME)?;
         let frame = Frame::choose(&sample.rows, space.dim(), space.similarity())?;
-        Ok(DensePacking { space, frame, prefix: None, word: space.word() })
+        Ok(DensePacking { space, frame, prefix: None, word: space.word(), is_abridged: false })
     }
 
     /// Packs all coordinates as bytes, if both sides consist of bytes. Products are exact, so rows
@@ -70,7 +87,13 @@ impl<'s, 'a> DensePacking<'s, 'a> {
             return Ok(None);
         }
         let frame = Frame::around(Vec::new(), &[], space.dim(), space.similarity())?;
-        Ok(Some(DensePacking { space, frame, prefix: None, word: Word::ByteQuad }))
+        Ok(Some(DensePacking {
+            space,
+            frame,
+            prefix: None,
+            word: Word::ByteQuad,
+            is_abridged: false,
+        }))
     }
 
     /// Returns a bound on the rounding errors of any pair.
@@ -96,7 +119,9 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         let frame = Frame::around(Vec::new(), &sample, space.dim(), space.similarity()).unwrap();
         let prefix =
             Prefix::new(space.kernel(), directions, space.dim(), &Control::default()).unwrap();
-        DensePacking { space, frame, prefix: Some(prefix), word: space.word() }
+        let word = space.word();
+        DensePacking { space, frame, prefix: Some(prefix), word, is_abridged: false }
+            .abridged(&Sizes::default())
     }
 
     /// Returns a packing per kind: all coordinates, or along principal or other directions, centred
@@ -114,7 +139,13 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         kinds.extend(DensePacking::of_bytes(space).unwrap());
         for centre in [Vec::new(), mean] {
             let frame = || Frame::around(centre.clone(), &sample, dim, similarity).unwrap();
-            kinds.push(DensePacking { space, frame: frame(), prefix: None, word });
+            kinds.push(DensePacking {
+                space,
+                frame: frame(),
+                prefix: None,
+                word,
+                is_abridged: false,
+            });
             let mut rows = sample.clone();
             rows.chunks_exact_mut(dim).for_each(|row| {
                 frame().enter(row);
@@ -134,10 +165,17 @@ impl<'s, 'a> DensePacking<'s, 'a> {
                 principal.chain([axes(1.0), axes(1.0 + 1e-4)]).filter(|found| !found.is_empty())
             {
                 let prefix = Prefix::new(space.kernel(), &directions, dim, &control).unwrap();
-                kinds.push(DensePacking { space, frame: frame(), prefix: Some(prefix), word });
+                kinds.push(DensePacking {
+                    space,
+                    frame: frame(),
+                    prefix: Some(prefix),
+                    word,
+                    is_abridged: false,
+                });
             }
         }
-        kinds
+        let sizes = Sizes { abridged_words: 0, ..Sizes::default() };
+        kinds.into_iter().map(|kind| kind.abridged(&sizes)).collect()
     }
 
     /// Whether products are sums of integers, scaled.
@@ -170,7 +208,7 @@ impl Packing for DensePacking<'_, '_> {
         extents: &mut [Extent],
     ) -> Result<()> {
         let lanes = Lanes { side, axis, rows, width, panel, extents };
-        let DensePacking { space, frame, prefix, word } = self;
+        let DensePacking { space, frame, prefix, word, .. } = self;
         if *word == Word::ByteQuad {
             return space.kernel().vectorize(ByteEncoding { space, lanes });
         }
@@ -184,6 +222,10 @@ impl Packing for DensePacking<'_, '_> {
 
     fn is_sorted(&self) -> bool {
         self.prefix.is_some()
+    }
+
+    fn abridging(&self) -> Option<&'static Kernel> {
+        self.is_abridged.then_some(self.space.kernel())
     }
 
     fn margin(&self, row: Extent, column: Extent) -> f64 {

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::kernel::Word;
+use crate::kernel::{Kernel, Word};
 use crate::side::Side;
 
 /// Sizes of a packed row in the units of the screen.
@@ -87,6 +87,10 @@ pub trait Packing: Sync {
         panel: &mut [u32],
         extents: &mut [Extent],
     ) -> Result<()>;
+    /// Returns the kernel to compare abridged rows, if rows are also packed in this form.
+    fn abridging(&self) -> Option<&'static Kernel> {
+        None
+    }
     /// Bounds the rounding errors for any row and column with sizes up to these extents.
     fn margin(&self, row: Extent, column: Extent) -> f64;
     /// Returns the number to add to products.

@@ -50,11 +50,9 @@ impl Block {
         if panels.ends_narrow() {
             control.took(|| "narrow panel");
         }
-        let abridged = if packing.is_sorted() && packing.word() == Word::Int16Pair {
-            Abridged::new(&panels, rows.len(), width, packing.steps(), control.sizes())?
-        } else {
-            None
-        };
+        let shape = (rows.len(), width, packing.steps());
+        let abridge = |kernel| Abridged::new(kernel, !packing.is_sorted(), &panels, axis, shape);
+        let abridged = packing.abridging().map(abridge).transpose()?;
         Ok(Block { abridged, ..Block::new(rows, panels, extents)? })
     }
 

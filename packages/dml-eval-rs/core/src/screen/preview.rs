@@ -1,49 +1,75 @@
-//! Rules out tiles by products of abridged rows, as long as this rules out enough tiles.
+//! Rules out parts of tiles by comparisons of abridged rows, as long as this saves time.
 
 use std::ops::Range;
 
-use crate::kernel::{ItemBrackets, Kernel};
+use crate::error::Result;
+use crate::kernel::{Kernel, Parts, WHOLE};
+use crate::memory::Grow;
 use crate::screen::block::Blocks;
 
-/// Counts the tiles of a task that were tried, and the tiles that could not be ruled out.
+/// Comparisons pay if they leave at most this share of the cost, in percent.
+const WORTH: usize = 45;
+/// A task first compares the tiles of this number of row panels.
+const TRIAL: usize = 8;
+
+/// The comparisons of a task.
 #[derive(Default)]
 pub(super) struct Preview {
-    tried: u32,
-    left: u32,
+    /// The parts of tiles that were compared, and the cost to multiply the parts that were left.
+    compared: usize,
+    cost: usize,
+    /// The parts that are left, per row panel.
+    parts: Vec<Parts>,
 }
 
 impl Preview {
-    /// Whether some tried tiles were excluded.
-    pub fn has_ruled_out(&self) -> bool {
-        self.left < self.tried
+    /// Starts a task.
+    pub fn start(&mut self) {
+        (self.compared, self.cost) = (0, 0);
     }
 
-    /// Finds the tiles of a column panel and at most 64 row panels that may contain values that
-    /// reach a bracket. Bit p of the result stands for the p-th row panel. The brackets belong to
-    /// the rows of the task, and to columns from a given column on.
+    /// Whether some parts were excluded.
+    pub fn has_ruled_out(&self) -> bool {
+        self.cost < self.compared
+    }
+
+    fn pays(&self) -> bool {
+        self.cost * 100 <= self.compared * WORTH
+    }
+
+    /// Finds per row panel the parts of the tile with a column panel that may contain values that
+    /// reach the threshold `least` of the row or column.
     pub fn left(
         &mut self,
         kernel: &Kernel,
         Blocks { rows, columns }: Blocks<'_>,
         (row_panels, column_panel): (Range<usize>, usize),
-        (of_rows, of_columns): (&ItemBrackets, (&ItemBrackets, usize)),
-    ) -> u64 {
-        let all = u64::MAX >> (64 - row_panels.len());
-        let (Some(rows), Some(columns)) = (&rows.abridged, &columns.abridged) else { return all };
-        // A tile of abridged rows costs half as much as a full tile, so a preview pays only if it
-        // rules out half of the tiles.
-        if 2 * self.left > self.tried {
-            return all;
+        least: (&[f32], &[f32]),
+    ) -> Result<&[Parts]> {
+        self.parts.clear();
+        self.parts.try_resize(row_panels.len(), WHOLE)?;
+        let (Some(rows), Some(columns), Some(partial)) =
+            (&rows.abridged, &columns.abridged, &kernel.partial)
+        else {
+            return Ok(&self.parts);
+        };
+        let all = row_panels.len();
+        let first = if self.compared == 0 { TRIAL.min(all) } else { all };
+        let of_column = columns.panels(column_panel..column_panel + 1);
+        let height = kernel.number_tiles.rows;
+        for some in [0..first, first..all] {
+            if self.pays() && !some.is_empty() {
+                let of_rows =
+                    rows.panels(row_panels.start + some.start..row_panels.start + some.end);
+                let least = (&least.0[some.start * height..some.end * height], least.1);
+                let (words, parts) = ((of_rows, of_column), &mut self.parts[some.clone()]);
+                let (is_rounded, steps) = (rows.is_rounded, rows.steps);
+                let cost = kernel.reaching_parts(is_rounded, steps, words, least, parts);
+                self.compared += partial.parts * some.len();
+                self.cost += cost as usize;
+            }
         }
-        let least_of_rows = of_rows.lowest_from(0, row_panels.len() * kernel.number_tiles.rows);
-        let least_of_columns = of_columns.0.lowest_from(of_columns.1, kernel.number_tiles.columns);
-        self.tried += row_panels.len() as u32;
-        let (of_rows, of_column) =
-            (rows.panels(row_panels), columns.panels(column_panel..column_panel + 1));
-        let left =
-            kernel.reaches(rows.steps, of_rows, of_column, (least_of_rows, least_of_columns));
-        self.left += left.count_ones();
-        left
+        Ok(&self.parts)
     }
 }
 
@@ -58,7 +84,7 @@ mod tests {
     use super::*;
     use crate::control::Control;
     use crate::error::Result;
-    use crate::kernel::{Hit, SweepResult, names, select};
+    use crate::kernel::{Hit, SweepResult, Tiles, Word, names, select};
     use crate::random::Random;
     use crate::rows::dense::{Dense, Precision};
     use crate::rows::dense_packing::DensePacking;
@@ -162,9 +188,7 @@ mod tests {
                 let (rows, precision) = (Matrix::F32(x.view()), Precision::SixteenBit);
                 let dense = Dense::new(rows, None, Similarity::Cosine, precision, kernel, &control)
                     .unwrap();
-                for packing in
-                    DensePacking::of_each_kind(&dense).iter().filter(|packing| packing.is_sorted())
-                {
+                for packing in &DensePacking::of_each_kind(&dense) {
                     let above = |least| {
                         let above = Above { least, found: Mutex::default() };
                         if is_triangle {
@@ -196,36 +220,42 @@ mod tests {
             let (rows, precision) = (Matrix::F32(x.view()), Precision::SixteenBit);
             let dense =
                 Dense::new(rows, None, Similarity::Cosine, precision, kernel, &control).unwrap();
-            let packing = DensePacking::along(&dense, &longest_axes());
-            let block = |axis, width| {
-                Block::load(&packing, Side::Query, axis, 0..ROWS, width, &control).unwrap()
-            };
-            let (rows, columns) = (
-                block(Axis::Rows, kernel.number_tiles.rows),
-                block(Axis::Columns, kernel.number_tiles.columns),
-            );
-            let blocks = Blocks { rows: &rows, columns: &columns };
-            let panels = ROWS / kernel.number_tiles.rows;
-            let left = |preview: &mut Preview, threshold: f32| {
-                let (mut of_rows, mut of_columns) =
-                    (ItemBrackets::default(), ItemBrackets::default());
-                of_rows.reset(panels * kernel.number_tiles.rows).unwrap();
-                of_columns.reset(kernel.number_tiles.columns).unwrap();
-                for row in 0..panels * kernel.number_tiles.rows {
-                    of_rows.set(row, 0, (threshold, f32::INFINITY));
-                }
-                preview
-                    .left(kernel, blocks, (0..panels, 0), (&of_rows, (&of_columns, 0)))
-                    .count_ones() as usize
-            };
-            let mut preview = Preview::default();
-            // Only the rows of this panel and few others are similar.
-            let found = left(&mut preview, 0.95);
-            assert!(0 < found && found < panels / 2, "{}: {found} of {panels}", kernel.name);
-            assert_eq!(left(&mut preview, -2.0), panels);
-            // Most tiles could not be ruled out, so the next tiles will not be tried, even if they
-            // could be ruled out.
-            assert_eq!(left(&mut preview, 2.0), panels);
+            let along = DensePacking::along(&dense, &longest_axes());
+            let whole = DensePacking::of_each_kind(&dense).into_iter().find(|kind| {
+                !kind.is_sorted() && kind.word() == Word::Int16Pair && kind.abridging().is_some()
+            });
+            assert_eq!(whole.is_some(), kernel.largest_byte().is_some());
+            let Tiles { rows: height, columns: width, .. } = kernel.number_tiles;
+            for packing in [along].iter().chain(&whole) {
+                let block = |axis, width| {
+                    Block::load(packing, Side::Query, axis, 0..ROWS, width, &control).unwrap()
+                };
+                let (rows, columns) = (block(Axis::Rows, height), block(Axis::Columns, width));
+                let blocks = Blocks { rows: &rows, columns: &columns };
+                let panels = ROWS / height;
+                let left = |preview: &mut Preview, threshold: f32| {
+                    let least = (vec![threshold; panels * height], vec![f32::INFINITY; width]);
+                    let at = (0..panels, 0);
+                    let parts = preview.left(kernel, blocks, at, (&least.0, &least.1)).unwrap();
+                    parts.iter().filter(|parts| **parts != 0).count()
+                };
+                let mut preview = Preview::default();
+                // Only the rows of this panel and few others are similar.
+                let found = left(&mut preview, 0.95);
+                assert!(0 < found && found < panels / 2, "{}: {found} of {panels}", kernel.name);
+                assert!(preview.has_ruled_out());
+                assert_eq!(left(&mut preview, -2.0), panels);
+                // Most tiles could not be ruled out, so the next tiles are not tried, even if they
+                // could be ruled out.
+                assert_eq!(left(&mut preview, 2.0), panels);
+                // The next task tries some tiles first.
+                preview.start();
+                assert_eq!(left(&mut preview, -2.0), panels);
+                assert_eq!(preview.compared, TRIAL * kernel.partial.as_ref().unwrap().parts);
+                assert!(!preview.has_ruled_out());
+                preview.start();
+                assert_eq!(left(&mut preview, 2.0), 0);
+            }
         }
     }
 }

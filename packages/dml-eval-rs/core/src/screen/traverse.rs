@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::kernel::{ItemBrackets, MAX_TILE, Sides, SweepResult, Tiles};
+use crate::kernel::{ItemBrackets, MAX_TILE, Sides, SweepResult, Tiles, WHOLE};
 use crate::memory::{Grow, collect, each, full};
 use crate::rows::byte_words::find_least_sums;
 use crate::rows::narrow_panels::multiply;
@@ -115,6 +115,7 @@ struct TaskBuffers<B> {
     rows: ItemBrackets,
     columns: ItemBrackets,
     excluded: ExcludedPairs,
+    preview: Preview,
     result: SweepResult,
     scratch: Scratch,
     observer: B,
@@ -282,6 +283,7 @@ fn sweep_task<S: Space, O: Observer>(
         rows: of_rows,
         columns: of_columns,
         excluded,
+        preview,
         result,
         scratch,
         observer: own,
@@ -339,7 +341,7 @@ fn sweep_task<S: Space, O: Observer>(
             find_least_sums(panel, of_rows.lowest_from(p * height, height), sums);
         }
     }
-    let mut preview = Preview::default();
+    preview.start();
     for j in (0..padded).step_by(width) {
         let columns =
             task.columns.start + j..(task.columns.start + j + width).min(task.columns.end);
@@ -349,27 +351,23 @@ fn sweep_task<S: Space, O: Observer>(
                 || reaches_above_diagonal(&(task.rows.start + i..task.rows.end), &columns)
         };
         let panels = (0..task.rows.len()).step_by(height).take_while(reaching).count();
-        if panels == 0 {
-            continue;
-        }
         let at = (first_panel..first_panel + panels, column_panel);
-        let mut left = preview.left(kernel, blocks, at, (of_rows, (of_columns, j)));
-        result.make_room(sides, left.count_ones() as usize * height * width)?;
-        while left != 0 {
-            let panel = left.trailing_zeros() as usize;
-            left &= left - 1;
-            let i = panel * height;
+        let least = (of_rows.lowest_from(0, panels * height), of_columns.lowest_from(j, width));
+        let parts = preview.left(kernel, blocks, at, least)?;
+        let column_panel = blocks.columns.panel(column_panel);
+        result.make_room(sides, panels * height * width)?;
+        for (p, &parts) in parts.iter().enumerate().filter(|(_, parts)| **parts != 0) {
+            let (i, row_panel) = (p * height, blocks.rows.panel(first_panel + p));
             let rows = task.rows.start + i..(task.rows.start + i + height).min(task.rows.end);
-            let (row_panel, column_panel) =
-                (blocks.rows.panel(first_panel + panel), blocks.columns.panel(column_panel));
-            match least_sums.get(i..i + height) {
-                None => multiply(product, steps, (row_panel, column_panel), tile)?,
-                Some(least) => {
-                    let (of_rows, of_columns) = (row_panel.words(), column_panel.words());
-                    if !kernel.tile_reaching(steps, of_rows, of_columns, least, tile) {
-                        continue;
-                    }
+            let words = (row_panel.words(), column_panel.words());
+            if parts != WHOLE {
+                kernel.fill_parts(steps, words.0, words.1, parts, tile);
+            } else if let Some(least) = least_sums.get(i..i + height) {
+                if !kernel.tile_reaching(steps, words.0, words.1, least, tile) {
+                    continue;
                 }
+            } else {
+                multiply(product, steps, (row_panel, column_panel), tile)?;
             }
             mask_excluded(tile, width, &rows, &columns, task.symmetric);
             excluded.mask(tile, (i, j));

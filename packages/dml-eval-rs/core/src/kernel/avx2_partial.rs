@@ -1,0 +1,118 @@
+//! AVX2: comparisons of abridged rows, and products of parts of tiles.
+
+use std::arch::x86_64::*;
+
+use super::avx2_sums::{
+    COLUMNS, LARGEST, ROWS, VECTORS, byte_sums, byte_sums_in_parts, int16_sums, int16_sums_fused,
+    load,
+};
+use super::routines::{
+    ABRIDGED_AFFINE_STEPS, AFFINE_STEPS, PartialProduct, Parts, Rounded, cost_or_whole,
+};
+
+pub(super) const PARTIAL: PartialProduct = PartialProduct {
+    parts: ROWS * VECTORS,
+    halved,
+    rounded: Some(Rounded { largest: LARGEST, reaching: rounded }),
+    fill,
+};
+pub(super) const PARTIAL_FUSED: PartialProduct = PartialProduct {
+    halved: halved_fused,
+    rounded: Some(Rounded { largest: i8::MAX, reaching: rounded_fused }),
+    ..PARTIAL
+};
+
+/// Defines the comparison of abridged rows, given their sums, and whether rows have errors.
+macro_rules! reaching {
+    ($features:literal, $name:ident, $sums:ident, $have_errors:literal) => {
+        #[target_feature(enable = $features)]
+        fn $name(
+            steps: usize,
+            rows: &[u32],
+            columns: &[u32],
+            least: (&[f32], &[f32]),
+            parts: &mut [Parts],
+        ) -> u32 {
+            let words = steps - ABRIDGED_AFFINE_STEPS;
+            let mut cost = 0;
+            let panels = rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS));
+            for ((rows, row_least), parts) in panels.zip(parts) {
+                // SAFETY: the caller (`Kernel::reaching_parts`) checked that panels have `steps`
+                // steps, at least ABRIDGED_AFFINE_STEPS, and that `least.1` has COLUMNS thresholds.
+                unsafe {
+                    let first = load(columns.as_ptr().add(words * COLUMNS));
+                    let sums_i32x8 = $sums(words, rows.as_ptr(), columns.as_ptr(), first);
+                    let row = rows.as_ptr().add((words + 1) * ROWS).cast::<f32>();
+                    let column = columns.as_ptr().add((words + 1) * COLUMNS).cast::<f32>();
+                    let reached = |r: usize, v: usize| {
+                        let of_row = |word: usize| _mm256_set1_ps(*row.add(word * ROWS + r));
+                        let of_column =
+                            |word: usize| _mm256_loadu_ps(column.add(word * COLUMNS + 8 * v));
+                        let mut more = _mm256_add_ps(of_row(1), of_column(1));
+                        if $have_errors {
+                            more = _mm256_fmadd_ps(of_row(3), of_column(2), more);
+                            more = _mm256_fmadd_ps(of_row(2), of_column(3), more);
+                        }
+                        let sum_f32x8 = _mm256_cvtepi32_ps(sums_i32x8[r][v]);
+                        let scale = _mm256_mul_ps(of_row(0), of_column(0));
+                        let most_f32x8 = _mm256_fmadd_ps(sum_f32x8, scale, more);
+                        let least_f32x8 = _mm256_min_ps(
+                            _mm256_set1_ps(row_least[r]),
+                            _mm256_loadu_ps(least.1.as_ptr().add(8 * v)),
+                        );
+                        _mm256_cmp_ps::<_CMP_GE_OQ>(most_f32x8, least_f32x8)
+                    };
+                    let mut any_f32x8 = _mm256_setzero_ps();
+                    for r in 0..ROWS {
+                        for v in 0..VECTORS {
+                            any_f32x8 = _mm256_or_ps(any_f32x8, reached(r, v));
+                        }
+                    }
+                    *parts = 0;
+                    if _mm256_movemask_ps(any_f32x8) != 0 {
+                        for r in 0..ROWS {
+                            for v in 0..VECTORS {
+                                let is_reached = _mm256_movemask_ps(reached(r, v)) != 0;
+                                *parts |= Parts::from(is_reached) << (r * VECTORS + v);
+                            }
+                        }
+                        cost += cost_or_whole(parts, ROWS * VECTORS);
+                    }
+                }
+            }
+            cost
+        }
+    };
+}
+reaching!("avx2,fma,popcnt", halved, int16_sums, false);
+reaching!("avx2,fma,popcnt,avxvnni", halved_fused, int16_sums_fused, false);
+reaching!("avx2,fma,popcnt", rounded, byte_sums_in_parts, true);
+reaching!("avx2,fma,popcnt,avxvnni", rounded_fused, byte_sums, true);
+
+#[target_feature(enable = "avx2,fma")]
+fn fill(steps: usize, rows: &[u32], columns: &[u32], parts: Parts, tile: &mut [f32]) {
+    let pairs = steps - AFFINE_STEPS;
+    tile[..ROWS * COLUMNS].fill(f32::NEG_INFINITY);
+    for part in (0..ROWS * VECTORS).filter(|part| parts >> part & 1 == 1) {
+        let (r, v) = (part / VECTORS, part % VECTORS);
+        // SAFETY: the caller (`Kernel::fill_parts`) checked that the panels have `steps` steps, at
+        // least AFFINE_STEPS, and the tile ROWS × COLUMNS values.
+        unsafe {
+            let (row, column) = (rows.as_ptr().add(r), columns.as_ptr().add(8 * v));
+            let mut sum_i32x8 = _mm256_setzero_si256();
+            for step in 0..pairs {
+                let row_i16x16 = _mm256_set1_epi32(*row.add(step * ROWS) as i32);
+                let column_i16x16 = _mm256_loadu_si256(column.add(step * COLUMNS).cast());
+                let product_i32x8 = _mm256_madd_epi16(row_i16x16, column_i16x16);
+                sum_i32x8 = _mm256_add_epi32(sum_i32x8, product_i32x8);
+            }
+            let (row, column) =
+                (row.add(pairs * ROWS).cast::<f32>(), column.add(pairs * COLUMNS).cast::<f32>());
+            let scale = _mm256_mul_ps(_mm256_set1_ps(*row), _mm256_loadu_ps(column));
+            let bias =
+                _mm256_add_ps(_mm256_set1_ps(*row.add(ROWS)), _mm256_loadu_ps(column.add(COLUMNS)));
+            let value_f32x8 = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum_i32x8), scale, bias);
+            _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 8 * v), value_f32x8);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! AVX-512: sums of products of two panels.
+
+use std::arch::x86_64::*;
+
+use super::avx512_sweep::{COLUMNS, ROWS, VECTORS};
+
+/// The sums of a tile.
+pub(super) type Sums = [[__m512i; VECTORS]; ROWS];
+
+/// Loads a word per column.
+///
+/// # Safety
+///
+/// `at` must point to COLUMNS words.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) unsafe fn load(at: *const u32) -> [__m512i; VECTORS] {
+    // Don't use `from_fn`: the compiler may not inline intrinsics into it.
+    let mut vectors = [_mm512_setzero_si512(); VECTORS];
+    for (v, vector) in vectors.iter_mut().enumerate() {
+        // SAFETY: the caller checked the number of words.
+        *vector = unsafe { _mm512_loadu_si512(at.add(16 * v).cast()) };
+    }
+    vectors
+}
+
+/// Defines sums of products of two panels, of which all words are multiplied: `$step(sum, x, y)`
+/// adds the products of two words to a 32-bit sum.
+macro_rules! sums {
+    ($features:literal, $name:ident, |$sum:ident, $x:ident, $y:ident| $step:expr) => {
+        /// # Safety
+        ///
+        /// The panels must have `steps` steps.
+        #[target_feature(enable = $features)]
+        #[inline]
+        pub(super) unsafe fn $name(
+            steps: usize,
+            mut row: *const u32,
+            mut column: *const u32,
+            first: [__m512i; VECTORS],
+        ) -> Sums {
+            let mut sums_i32x16 = [first; ROWS];
+            for _ in 0..steps {
+                // SAFETY: the caller checked the number of steps.
+                unsafe {
+                    let panel = load(column);
+                    for (r, sums_i32x16) in sums_i32x16.iter_mut().enumerate() {
+                        let $x = _mm512_set1_epi32(*row.add(r) as i32);
+                        for (sum_i32x16, $y) in sums_i32x16.iter_mut().zip(panel) {
+                            let $sum = *sum_i32x16;
+                            *sum_i32x16 = $step;
+                        }
+                    }
+                    row = row.add(ROWS);
+                    column = column.add(COLUMNS);
+                }
+            }
+            sums_i32x16
+        }
+    };
+}
+sums!("avx512f,avx512vnni", int16_sums_fused, |sum, x, y| _mm512_dpwssd_epi32(sum, x, y));
+sums!("avx512f,avx512bw", int16_sums, |sum, x, y| _mm512_add_epi32(sum, _mm512_madd_epi16(x, y)));
+sums!("avx512f,avx512vnni", byte_sums, |sum, x, y| _mm512_dpbusd_epi32(sum, x, y));
