@@ -78,6 +78,9 @@ fn words(n: usize, seed: u64) -> Vec<u32> {
     numbers(n, seed).into_iter().map(|v| v.to_bits() & 0xffff_0000).collect()
 }
 
+/// The words of a panel, and the numbers of each row.
+type Panel = (Vec<u32>, Vec<Vec<i64>>);
+
 fn assert_bit_products(
     kernel: &Kernel,
     steps: usize,
@@ -213,9 +216,10 @@ proptest! {
                 // Bytes of rows are positive, and all may be the largest.
                 let most = largest.map_or(500, i64::from);
                 let mut number = |least: i64, most: i64| {
-                    if seed % 4 == 0 { most } else { least + random.below((most - least + 1) as usize) as i64 }
+                    let drawn = least + random.below((most - least + 1) as usize) as i64;
+                    if seed.is_multiple_of(4) { most } else { drawn }
                 };
-                let mut panel = |lanes: usize, is_row: bool| -> (Vec<u32>, Vec<Vec<i64>>) {
+                let mut panel = |lanes: usize, is_row: bool| -> Panel {
                     let (mut panel, mut rows) = (Vec::new(), vec![Vec::new(); lanes]);
                     for _ in 0..words {
                         for row in &mut rows {
@@ -235,12 +239,11 @@ proptest! {
                     }
                     (panel, rows)
                 };
-                let floats = |n: usize, seed: u64| numbers(n, seed);
-                let with_affine = |(mut panel, rows): (Vec<u32>, Vec<Vec<i64>>), is_row: bool, seed: u64| {
+                let with_affine = |(mut panel, rows): Panel, is_row: bool, seed: u64| {
                     let lanes = rows.len();
-                    let integers: Vec<i32> =
-                        (0..lanes).map(|lane| if is_row { 0 } else { 1000 - 50 * lane as i32 }).collect();
-                    let mut affine = floats(4 * lanes, seed);
+                    let integer = |lane: usize| if is_row { 0 } else { 1000 - 50 * lane as i32 };
+                    let integers: Vec<i32> = (0..lanes).map(integer).collect();
+                    let mut affine = numbers(4 * lanes, seed);
                     affine[..lanes].iter_mut().for_each(|scale| *scale = scale.abs() + 0.1);
                     panel.extend(integers.iter().map(|v| *v as u32));
                     panel.extend(affine.iter().map(|v| v.to_bits()));

@@ -33,8 +33,8 @@ use crate::side::Side;
 /// the gallery.
 const SAMPLED_NEIGHBOURS: usize = 128;
 /// A sample of n items costs n products per query, and with N items, a guess lets about
-/// 3 √(k N / n) items pass that aren't neighbours. The sum is least if n is proportional to the cube
-/// root of N k. For N = 1,000,000 and k = 100, n is 1.9 % of the gallery.
+/// 3 √(k N / n) items pass that aren't neighbours. The sum is least if n is proportional to the
+/// cube root of N k. For N = 1,000,000 and k = 100, n is 1.9 % of the gallery.
 const SAMPLED_PER_ROOT: f64 = 40.0;
 /// A guess allows for this number of standard deviations in the number of neighbours in the sample.
 const DEVIATIONS: f64 = 3.0;
