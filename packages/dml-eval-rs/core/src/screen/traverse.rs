@@ -158,7 +158,9 @@ fn fill_brackets<O: Observer>(
 
 fn tile_shape<S: Space>(space: &S, packing: &impl Packing) -> TileShape {
     let Tiles { rows, columns, .. } = *space.kernel().tiles(packing.word());
-    TileShape { height: rows, width: columns, steps: packing.steps() }
+    // Abridged rows consist of about half of the words.
+    let abridged = if packing.abridging().is_some() { packing.steps() / 2 } else { 0 };
+    TileShape { height: rows, width: columns, steps: packing.steps() + abridged }
 }
 
 /// Traverses all pairs of an item in `rows` and a later item in `columns` of a single array.
@@ -275,7 +277,7 @@ fn sweep_task<S: Space, O: Observer>(
     control: &Control,
 ) -> Result<()> {
     let kernel = space.kernel();
-    let TileShape { height, width, steps } = tile_shape(space, packing);
+    let (TileShape { height, width, .. }, steps) = (tile_shape(space, packing), packing.steps());
     let (product, tiles) = (kernel.product(packing.word()), kernel.tiles(packing.word()));
     let TaskBuffers {
         tile,
