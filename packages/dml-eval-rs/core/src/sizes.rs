@@ -50,8 +50,7 @@ sizes! {
     block_bytes: 24 << 20;
     /// The maximum numbers of panels in the rows and columns of a task, for short rows. Between
     /// tasks, thresholds are updated and cancellations noticed. With larger tasks, more values pass
-    /// the low initial thresholds; smaller tasks have more overhead. A preview compares at most 64
-    /// row panels.
+    /// the low initial thresholds; smaller tasks have more overhead.
     task_row_panels: 24;
     /// See `task_row_panels`.
     task_column_panels: 16;

@@ -6,9 +6,9 @@ pub(super) const ROWS: usize = 6;
 pub(super) const VECTORS: usize = 2;
 pub(super) const COLUMNS: usize = 8 * VECTORS;
 
-/// The number of steps for which sums of products of bytes are added in 16 bits.
+/// Products of bytes are added in 16 bits for this number of steps, then in 32.
 const STEPS_IN_16_BITS: usize = 8;
-/// The largest byte with which these sums are exact.
+/// With bytes up to `LARGEST`, 16-bit sums are exact.
 pub(super) const LARGEST: i8 = 31;
 const _: () = assert!(
     STEPS_IN_16_BITS as i32 * 2 * (2 * LARGEST as i32 + 1) * LARGEST as i32 <= i16::MAX as i32
@@ -29,8 +29,8 @@ pub(super) unsafe fn load(at: *const u32) -> [__m256i; VECTORS] {
     unsafe { [_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(8).cast())] }
 }
 
-/// Defines sums of products of two panels, of which all words are multiplied: `$step(sum, x, y)`
-/// adds the products of two words to a 32-bit sum.
+/// Defines a function that multiplies two panels word by word: `$step(sum, x, y)` adds the products
+/// of two words to a 32-bit sum.
 macro_rules! sums {
     ($features:literal, $name:ident, |$sum:ident, $x:ident, $y:ident| $step:expr) => {
         /// # Safety

@@ -24,8 +24,8 @@ pub(super) unsafe fn load(at: *const u32) -> [__m512i; VECTORS] {
     vectors
 }
 
-/// Defines sums of products of two panels, of which all words are multiplied: `$step(sum, x, y)`
-/// adds the products of two words to a 32-bit sum.
+/// Defines a function that multiplies two panels word by word: `$step(sum, x, y)` adds the products
+/// of two words to a 32-bit sum.
 macro_rules! sums {
     ($features:literal, $name:ident, |$sum:ident, $x:ident, $y:ident| $step:expr) => {
         /// # Safety

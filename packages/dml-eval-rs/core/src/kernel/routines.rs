@@ -29,7 +29,7 @@ pub(crate) const WHOLE: Parts = Parts::MAX;
 /// less than the cost of the tile, sets `parts` to `WHOLE`.
 #[inline(always)]
 pub(super) fn cost_or_whole(parts: &mut Parts, all: usize) -> u32 {
-    /// The cost of a part that is multiplied alone.
+    /// The cost to multiply a single part.
     const LONE: u32 = 3;
     let (cost, all) = (LONE * parts.count_ones(), all as u32);
     if cost >= all {
@@ -173,7 +173,7 @@ impl Kernel {
         self.int16.is_some()
     }
 
-    /// Returns the largest magnitude of bytes to which rows can be abridged.
+    /// Returns the largest magnitude of a byte in abridged rows, if the kernel compares bytes.
     pub(crate) fn largest_byte(&self) -> Option<i8> {
         self.partial.as_ref()?.rounded.map(|rounded| rounded.largest)
     }

@@ -1,8 +1,7 @@
-//! Abridged rows: shorter rows, used to rule out tiles before full rows are multiplied.
+//! Abridged rows: shorter rows, used to rule out parts of tiles before full rows are multiplied.
 //!
 //! A comparison of abridged rows computes a bound that is not below the value of the full int16
-//! rows. So if all bounds of a tile are below the thresholds, the tile contains no value that
-//! reaches one.
+//! rows. So if all bounds in a part are below the thresholds, no value in it reaches one.
 //!
 //! For prefixes, whose first numbers are the longest, rows are [halved](super::halved_rows): for
 //! trained embeddings, this makes `knn` 1.5 times as fast. Other rows are [rounded to

@@ -20,7 +20,7 @@ pub(crate) struct Block {
     /// The residual norms of the extents, or an empty list if all are 0.
     pub residual_norms: Vec<f64>,
     panels: NarrowPanels,
-    /// The rows in abridged form, if products of abridged rows may rule out tiles.
+    /// The rows in abridged form, if the kernel compares these.
     pub abridged: Option<Abridged>,
 }
 
