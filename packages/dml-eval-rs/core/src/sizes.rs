@@ -57,8 +57,8 @@ sizes! {
     /// If panels consist of more words than this, a panel for a few rows is narrow; otherwise a
     /// padded panel is faster.
     narrow_panel_words: 6 << 20;
-    /// Rows are abridged if they have at least this number of words of integers.
-    abridged_words: 12;
+    /// Rows are also rounded to bytes if they have at least this number of words of integers.
+    rounded_words: 12;
     /// The maximum number of words of queries (or items) that are packed at a time to compute a
     /// table of keys.
     table_query_words: 8 << 20;

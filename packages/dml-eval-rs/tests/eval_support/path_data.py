@@ -12,12 +12,12 @@ import dml_eval_rs._native as _native
 
 NEVER = 2**40
 # With these sizes, 100 to 150 rows of 24 numbers use multiple tasks and blocks, tables, prefixes
-# and abridged rows.
+# and rounded rows.
 _TASKS = {"task_row_panels": 2, "task_column_panels": 1}
-_ALONG = {"directions": 16, "abridged_words": NEVER, **_TASKS}
-_SKIPPING = {"directions": 16, "abridged_words": 4, **_TASKS}
-_WHOLE = {"directions": 0, "abridged_words": NEVER}
-_ROUNDING = {"directions": 0, "abridged_words": 4, **_TASKS}
+_ALONG = {"directions": 16, "rounded_words": NEVER, **_TASKS}
+_SKIPPING = {"directions": 16, "rounded_words": 4, **_TASKS}
+_WHOLE = {"directions": 0, "rounded_words": NEVER}
+_ROUNDING = {"directions": 0, "rounded_words": 4, **_TASKS}
 _FEW = {"directions": 2, **_TASKS}
 _BATCHES = {"count_bytes": 1, "count_bytes_per_input_byte": 0, "block_bytes": 4000}
 _PARTS = {
@@ -114,7 +114,7 @@ VERIFICATION_WAYS: dict[str, dict[str, int]] = {
 SIZES: dict[str, list[int | None]] = {
     "block_bytes": [1, 3000, None], "task_row_panels": [1, 3, None],
     "task_column_panels": [1, 2, None],
-    "directions": [0, 1, 2, 9, 16, 24], "abridged_words": [2, 4, 7, None],
+    "directions": [0, 1, 2, 9, 16, 24], "rounded_words": [2, 4, 7, None],
     "many_positives": [0, 3, NEVER],
     "counted_brackets": [1, 3, None], "pairs_per_open_key": [0, 30, NEVER],
     "count_bytes": [1, 4000, None], "count_bytes_per_input_byte": [0], "class_table": [1, 3, None],

@@ -1,30 +1,20 @@
-//! AVX2: comparisons of abridged rows, and products of parts of tiles.
+//! AVX2: comparisons of rounded rows, and products of parts of tiles.
 
 use std::arch::x86_64::*;
 
-use super::avx2_sums::{
-    COLUMNS, LARGEST, ROWS, VECTORS, byte_sums, byte_sums_in_parts, int16_sums, int16_sums_fused,
-    load,
-};
+use super::avx2_sums::{COLUMNS, ROWS, VECTORS, section_in_32_bits, sections_in_16_bits};
 use super::routines::{
-    ABRIDGED_AFFINE_STEPS, AFFINE_STEPS, PartialProduct, Parts, Rounded, cost_or_whole,
+    AFFINE_STEPS, PartialProduct, Parts, ROUNDED_AFFINE_STEPS, Rounding, cost_or_whole,
 };
 
-pub(super) const PARTIAL: PartialProduct = PartialProduct {
-    parts: ROWS * VECTORS,
-    halved,
-    rounded: Some(Rounded { largest: LARGEST, reaching: rounded }),
-    fill,
-};
-pub(super) const PARTIAL_FUSED: PartialProduct = PartialProduct {
-    halved: halved_fused,
-    rounded: Some(Rounded { largest: i8::MAX, reaching: rounded_fused }),
-    ..PARTIAL
-};
+pub(super) const PARTIAL: PartialProduct =
+    PartialProduct { parts: ROWS * VECTORS, rounding: Rounding::IN_16_BITS, reaching, fill };
+pub(super) const PARTIAL_FUSED: PartialProduct =
+    PartialProduct { rounding: Rounding::IN_32_BITS, reaching: reaching_fused, ..PARTIAL };
 
-/// Defines the comparison of abridged rows, given their sums, and whether rows have errors.
+/// Defines the comparison of rounded rows, given their sums.
 macro_rules! reaching {
-    ($features:literal, $name:ident, $sums:ident, $have_errors:literal) => {
+    ($features:literal, $name:ident, $sums:ident) => {
         #[target_feature(enable = $features)]
         fn $name(
             steps: usize,
@@ -33,26 +23,23 @@ macro_rules! reaching {
             least: (&[f32], &[f32]),
             parts: &mut [Parts],
         ) -> u32 {
-            let words = steps - ABRIDGED_AFFINE_STEPS;
+            let words = steps - ROUNDED_AFFINE_STEPS;
             let mut cost = 0;
             let panels = rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS));
             for ((rows, row_least), parts) in panels.zip(parts) {
                 // SAFETY: the caller (`Kernel::reaching_parts`) checked that panels have `steps`
-                // steps, at least ABRIDGED_AFFINE_STEPS, and that `least.1` has COLUMNS thresholds.
+                // steps, more than ROUNDED_AFFINE_STEPS, and that `least.1` has COLUMNS thresholds.
                 unsafe {
-                    let first = load(columns.as_ptr().add(words * COLUMNS));
-                    let sums_i32x8 = $sums(words, rows.as_ptr(), columns.as_ptr(), first);
-                    let row = rows.as_ptr().add((words + 1) * ROWS).cast::<f32>();
-                    let column = columns.as_ptr().add((words + 1) * COLUMNS).cast::<f32>();
+                    let sums_i32x8 = $sums(words, rows.as_ptr(), columns.as_ptr());
+                    let row = rows.as_ptr().add(words * ROWS).cast::<f32>();
+                    let column = columns.as_ptr().add(words * COLUMNS).cast::<f32>();
                     let reached = |r: usize, v: usize| {
                         let of_row = |word: usize| _mm256_set1_ps(*row.add(word * ROWS + r));
                         let of_column =
                             |word: usize| _mm256_loadu_ps(column.add(word * COLUMNS + 8 * v));
                         let mut more = _mm256_add_ps(of_row(1), of_column(1));
-                        if $have_errors {
-                            more = _mm256_fmadd_ps(of_row(3), of_column(2), more);
-                            more = _mm256_fmadd_ps(of_row(2), of_column(3), more);
-                        }
+                        more = _mm256_fmadd_ps(of_row(3), of_column(2), more);
+                        more = _mm256_fmadd_ps(of_row(2), of_column(3), more);
                         let sum_f32x8 = _mm256_cvtepi32_ps(sums_i32x8[r][v]);
                         let scale = _mm256_mul_ps(of_row(0), of_column(0));
                         let most_f32x8 = _mm256_fmadd_ps(sum_f32x8, scale, more);
@@ -84,10 +71,8 @@ macro_rules! reaching {
         }
     };
 }
-reaching!("avx2,fma,popcnt", halved, int16_sums, false);
-reaching!("avx2,fma,popcnt,avxvnni", halved_fused, int16_sums_fused, false);
-reaching!("avx2,fma,popcnt", rounded, byte_sums_in_parts, true);
-reaching!("avx2,fma,popcnt,avxvnni", rounded_fused, byte_sums, true);
+reaching!("avx2,fma,popcnt", reaching, sections_in_16_bits);
+reaching!("avx2,fma,popcnt,avxvnni", reaching_fused, section_in_32_bits);
 
 #[target_feature(enable = "avx2,fma")]
 fn fill(steps: usize, rows: &[u32], columns: &[u32], parts: Parts, tile: &mut [f32]) {

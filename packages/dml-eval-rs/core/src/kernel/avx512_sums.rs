@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::avx512_sweep::{COLUMNS, ROWS, VECTORS};
+use super::routines::Rounding;
 
 /// The sums of a tile.
 pub(super) type Sums = [[__m512i; VECTORS]; ROWS];
@@ -62,3 +63,52 @@ macro_rules! sums {
 sums!("avx512f,avx512vnni", int16_sums_fused, |sum, x, y| _mm512_dpwssd_epi32(sum, x, y));
 sums!("avx512f,avx512bw", int16_sums, |sum, x, y| _mm512_add_epi32(sum, _mm512_madd_epi16(x, y)));
 sums!("avx512f,avx512vnni", byte_sums, |sum, x, y| _mm512_dpbusd_epi32(sum, x, y));
+sums!("avx512f,avx512bw", wrapping_sums, |sum, x, y| _mm512_add_epi16(sum, _mm512_maddubs_epi16(x, y)));
+
+/// Sums products of rows rounded [`IN_32_BITS`](Rounding::IN_32_BITS).
+///
+/// # Safety
+///
+/// The panels must have `steps` steps, at least one.
+#[target_feature(enable = "avx512f,avx512vnni")]
+#[inline]
+pub(super) unsafe fn section_in_32_bits(
+    steps: usize,
+    row: *const u32,
+    column: *const u32,
+) -> Sums {
+    // SAFETY: the caller checked the number of steps.
+    unsafe { byte_sums(steps - 1, row.add(ROWS), column.add(COLUMNS), load(column)) }
+}
+
+/// Sums products of rows rounded [`IN_16_BITS`](Rounding::IN_16_BITS).
+///
+/// # Safety
+///
+/// The panels must have `steps` steps.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+pub(super) unsafe fn sections_in_16_bits(
+    steps: usize,
+    row: *const u32,
+    column: *const u32,
+) -> Sums {
+    const SECTION: usize = Rounding::IN_16_BITS.section;
+    let one_i16x32 = _mm512_set1_epi16(1);
+    let mut sums_i32x16 = [[_mm512_setzero_si512(); VECTORS]; ROWS];
+    for at in (0..steps).step_by(1 + SECTION) {
+        let words = SECTION.min(steps - at - 1);
+        // SAFETY: the caller checked the number of steps.
+        let section_i16x32 = unsafe {
+            let (row, column) = (row.add(at * ROWS), column.add(at * COLUMNS));
+            wrapping_sums(words, row.add(ROWS), column.add(COLUMNS), load(column))
+        };
+        for (sums_i32x16, section_i16x32) in sums_i32x16.iter_mut().zip(&section_i16x32) {
+            for (sum_i32x16, sum_i16x32) in sums_i32x16.iter_mut().zip(section_i16x32) {
+                let wide_i32x16 = _mm512_madd_epi16(*sum_i16x32, one_i16x32);
+                *sum_i32x16 = _mm512_add_epi32(*sum_i32x16, wide_i32x16);
+            }
+        }
+    }
+    sums_i32x16
+}

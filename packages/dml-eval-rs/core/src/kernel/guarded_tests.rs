@@ -78,9 +78,6 @@ fn words(n: usize, seed: u64) -> Vec<u32> {
     numbers(n, seed).into_iter().map(|v| v.to_bits() & 0xffff_0000).collect()
 }
 
-/// The words of a panel, and the numbers of each row.
-type Panel = (Vec<u32>, Vec<Vec<i64>>);
-
 fn assert_bit_products(
     kernel: &Kernel,
     steps: usize,
@@ -203,121 +200,118 @@ proptest! {
 
     #[test]
     fn parts_are_reached_where_a_bound_is_at_least_the_least_of_its_row_or_column(
-        words in 0usize..40, panels in 1usize..5, at in any::<[u16; 2]>(),
+        words in 1usize..80, panels in 1usize..5, at in any::<[u16; 2]>(),
         is_column in any::<bool>(), is_above in any::<bool>(), at_end in any::<bool>(),
         seed in any::<u64>(),
     ) {
-        let steps = words + ABRIDGED_AFFINE_STEPS;
         for kernel in kernels() {
             let Some(partial) = &kernel.partial else { continue };
             let Tiles { rows: height, columns: width, .. } = *kernel.tiles(Word::Int16Pair);
-            for largest in [None].into_iter().chain(kernel.largest_byte().map(Some)) {
-                let mut random = crate::random::Random::new(seed);
-                // Bytes of rows are positive, and all may be the largest.
-                let most = largest.map_or(500, i64::from);
-                let mut number = |least: i64, most: i64| {
-                    let drawn = least + random.below((most - least + 1) as usize) as i64;
-                    if seed.is_multiple_of(4) { most } else { drawn }
-                };
-                let mut panel = |lanes: usize, is_row: bool| -> Panel {
-                    let (mut panel, mut rows) = (Vec::new(), vec![Vec::new(); lanes]);
-                    for _ in 0..words {
-                        for row in &mut rows {
-                            let each = if largest.is_some() { 4 } else { 2 };
-                            let mut word = 0u32;
-                            for i in 0..each {
-                                let v = match largest {
-                                    Some(_) if is_row => number(0, 2 * most + 1),
-                                    _ => number(-most, most),
-                                };
-                                row.push(v);
-                                let mask = u32::MAX >> (32 - 32 / each);
-                                word |= (v as u32 & mask) << (i * 32 / each);
-                            }
-                            panel.push(word);
-                        }
-                    }
-                    (panel, rows)
-                };
-                let with_affine = |(mut panel, rows): Panel, is_row: bool, seed: u64| {
-                    let lanes = rows.len();
-                    let integer = |lane: usize| if is_row { 0 } else { 1000 - 50 * lane as i32 };
-                    let integers: Vec<i32> = (0..lanes).map(integer).collect();
-                    let mut affine = numbers(4 * lanes, seed);
-                    affine[..lanes].iter_mut().for_each(|scale| *scale = scale.abs() + 0.1);
-                    panel.extend(integers.iter().map(|v| *v as u32));
-                    panel.extend(affine.iter().map(|v| v.to_bits()));
-                    (panel, rows, integers, affine)
-                };
-                let of_rows: Vec<_> = (0..panels)
-                    .map(|p| with_affine(panel(height, true), true, seed ^ p as u64))
+            let Rounding { largest, section, longest } = partial.rounding;
+            let mut random = crate::random::Random::new(seed);
+            let in_sum = 2 * words.min(section) as i64;
+            let limit = if longest.is_finite() { (i64::from(i16::MAX) / in_sum).isqrt() } else { 127 };
+            let most = limit.min(i64::from(largest));
+            let mut number = || {
+                let drawn = random.below(2 * most as usize + 1) as i64 - most;
+                if seed.is_multiple_of(4) { most } else { drawn }
+            };
+            let offset = i32::from(largest) + 1;
+            // Packs rows, and returns their bytes and the numbers at the end.
+            let mut pack = |lanes: usize, is_row: bool, seed: u64| {
+                let rows: Vec<Vec<i64>> = (0..lanes)
+                    .map(|_| (0..4 * words).map(|_| number()).collect())
                     .collect();
-                let (column_words, columns, integers, of_columns) =
-                    with_affine(panel(width, false), false, seed ^ 0xff);
-                let bound = |p: usize, r: usize, c: usize| -> f64 {
-                    let (_, rows, _, of_rows) = &of_rows[p];
-                    let sum: i64 = rows[r].iter().zip(&columns[c]).map(|(a, b)| a * b).sum();
-                    let [scale, bias, norm, error] =
-                        [0, 1, 2, 3].map(|word| f64::from(of_rows[word * height + r]));
-                    let [other_scale, other_bias, other_norm, other_error] =
-                        [0, 1, 2, 3].map(|word| f64::from(of_columns[word * width + c]));
-                    let errors = norm * other_error + error * other_norm;
-                    (sum + i64::from(integers[c])) as f64 * scale * other_scale
-                        + bias
-                        + other_bias
-                        + if largest.is_some() { errors } else { 0.0 }
-                };
-                // A row or column is given a threshold: about its largest bound in a tile.
-                let panel = usize::from(at[0]) % panels;
-                let lane = usize::from(at[1]) % if is_column { width } else { height };
-                let bounds = (0..if is_column { height } else { width }).map(|other| {
-                    if is_column { bound(panel, other, lane) } else { bound(panel, lane, other) }
-                });
-                let largest_bound = bounds.fold(f64::NEG_INFINITY, f64::max);
-                let slack = 1e-5 * (largest_bound.abs() + 1.0 + 2e6 * words as f64 / 40.0);
-                let least =
-                    (largest_bound + if is_above { slack } else { -slack }) as f32;
-                let (mut row_least, mut column_least) =
-                    (vec![f32::INFINITY; panels * height], vec![f32::INFINITY; width]);
-                if is_column {
-                    column_least[lane] = least
-                } else {
-                    row_least[panel * height + lane] = least
-                }
-                let rows: Vec<u32> = of_rows.iter().flat_map(|of| of.0.iter().copied()).collect();
-                let (mut rows, mut columns) =
-                    (Guarded::new(&rows, at_end), Guarded::new(&column_words, at_end));
-                let (mut row_least, mut column_least) =
-                    (Guarded::new(&row_least, at_end), Guarded::new(&column_least, at_end));
-                let mut found = Guarded::new(&vec![Parts::MAX; panels], at_end);
-                let cost = kernel.reaching_parts(
-                    largest.is_some(),
-                    steps,
-                    (rows.get(), columns.get()),
-                    (row_least.get(), column_least.get()),
-                    found.get(),
-                );
-                let vectors = partial.parts / height;
-                let mut expected_cost = 0;
-                for (p, found) in found.get().iter().enumerate() {
-                    let (mut surely, mut possibly) = (0, 0);
-                    for r in 0..height {
-                        for c in 0..width {
-                            let least = row_least.get()[p * height + r].min(column_least.get()[c]);
-                            let part = 1 << (r * vectors + c * vectors / width);
-                            let above = bound(p, r, c) - f64::from(least);
-                            surely |= if above >= slack / 2.0 { part } else { 0 };
-                            possibly |= if above >= -slack / 2.0 { part } else { 0 };
-                        }
+                let mut panel = Vec::new();
+                for first in (0..words).step_by(section) {
+                    let quads: Vec<Vec<&[i64]>> = (first..words.min(first.saturating_add(section)))
+                        .map(|w| rows.iter().map(|row| &row[4 * w..4 * w + 4]).collect())
+                        .collect();
+                    panel.extend((0..lanes).map(|lane| {
+                        let sum = |half: usize| -> i64 {
+                            let of = |quad: &Vec<&[i64]>| quad[lane][2 * half] + quad[lane][2 * half + 1];
+                            quads.iter().map(of).sum()
+                        };
+                        let sums = [0, 1].map(|half| -offset * sum(half) as i32);
+                        if is_row { seed as u32 } else { partial.rounding.integers(sums) }
+                    }));
+                    for quad in &quads {
+                        panel.extend(quad.iter().map(|bytes| {
+                            let added = if is_row { i64::from(offset) } else { 0 };
+                            u32::from_le_bytes([0, 1, 2, 3].map(|i| (bytes[i] + added) as u8))
+                        }));
                     }
-                    prop_assert!(found & surely == surely, "{} {largest:?}", kernel.name);
-                    let is_whole = 3 * possibly.count_ones() as usize >= partial.parts;
-                    prop_assert!(*found & !possibly == 0 || *found == WHOLE && is_whole);
-                    expected_cost += (3 * found.count_ones()).min(partial.parts as u32);
                 }
-                prop_assert_eq!(cost, expected_cost);
-                prop_assert!(is_above || found.get()[panel] != 0);
+                let mut affine = numbers(4 * lanes, seed);
+                affine[..lanes].iter_mut().for_each(|scale| *scale = scale.abs() + 0.1);
+                panel.extend(affine.iter().map(|v| v.to_bits()));
+                (panel, rows, affine)
+            };
+            let of_rows: Vec<_> =
+                (0..panels).map(|p| pack(height, true, seed ^ p as u64)).collect();
+            let (column_words, columns, of_columns) = pack(width, false, seed ^ 0xff);
+            let steps = column_words.len() / width;
+            let bound = |p: usize, r: usize, c: usize| -> f64 {
+                let (_, rows, of_rows) = &of_rows[p];
+                let sum: i64 = rows[r].iter().zip(&columns[c]).map(|(a, b)| a * b).sum();
+                let [scale, bias, norm, error] =
+                    [0, 1, 2, 3].map(|word| f64::from(of_rows[word * height + r]));
+                let [other_scale, other_bias, other_norm, other_error] =
+                    [0, 1, 2, 3].map(|word| f64::from(of_columns[word * width + c]));
+                sum as f64 * scale * other_scale
+                    + bias
+                    + other_bias
+                    + norm * other_error
+                    + error * other_norm
+            };
+            // A row or column is given a threshold: about its largest bound in a tile.
+            let panel = usize::from(at[0]) % panels;
+            let lane = usize::from(at[1]) % if is_column { width } else { height };
+            let bounds = (0..if is_column { height } else { width }).map(|other| {
+                if is_column { bound(panel, other, lane) } else { bound(panel, lane, other) }
+            });
+            let largest_bound = bounds.fold(f64::NEG_INFINITY, f64::max);
+            let slack = 1e-5 * (largest_bound.abs() + 1.0 + 5e4 * words as f64);
+            let least = (largest_bound + if is_above { slack } else { -slack }) as f32;
+            let (mut row_least, mut column_least) =
+                (vec![f32::INFINITY; panels * height], vec![f32::INFINITY; width]);
+            if is_column {
+                column_least[lane] = least
+            } else {
+                row_least[panel * height + lane] = least
             }
+            let rows: Vec<u32> = of_rows.iter().flat_map(|of| of.0.iter().copied()).collect();
+            let (mut rows, mut columns) =
+                (Guarded::new(&rows, at_end), Guarded::new(&column_words, at_end));
+            let (mut row_least, mut column_least) =
+                (Guarded::new(&row_least, at_end), Guarded::new(&column_least, at_end));
+            let mut found = Guarded::new(&vec![Parts::MAX; panels], at_end);
+            let cost = kernel.reaching_parts(
+                steps,
+                (rows.get(), columns.get()),
+                (row_least.get(), column_least.get()),
+                found.get(),
+            );
+            let vectors = partial.parts / height;
+            let mut expected_cost = 0;
+            for (p, found) in found.get().iter().enumerate() {
+                let (mut surely, mut possibly) = (0, 0);
+                for r in 0..height {
+                    for c in 0..width {
+                        let least = row_least.get()[p * height + r].min(column_least.get()[c]);
+                        let part = 1 << (r * vectors + c * vectors / width);
+                        let above = bound(p, r, c) - f64::from(least);
+                        surely |= if above >= slack / 2.0 { part } else { 0 };
+                        possibly |= if above >= -slack / 2.0 { part } else { 0 };
+                    }
+                }
+                prop_assert!(found & surely == surely, "{}", kernel.name);
+                let is_whole = 3 * possibly.count_ones() as usize >= partial.parts;
+                prop_assert!(*found & !possibly == 0 || *found == WHOLE && is_whole);
+                expected_cost += (3 * found.count_ones()).min(partial.parts as u32);
+            }
+            prop_assert_eq!(cost, expected_cost);
+            prop_assert!(is_above || found.get()[panel] != 0);
         }
     }
 

@@ -67,7 +67,8 @@ pub(crate) use instructions::Work;
 pub(crate) use prefetch::prefetch;
 pub use routines::Kernel;
 pub(crate) use routines::{
-    ABRIDGED_AFFINE_STEPS, AFFINE_STEPS, BYTE_AFFINE_STEPS, CheckedProduct, Parts, Sum, WHOLE, Word,
+    AFFINE_STEPS, BYTE_AFFINE_STEPS, CheckedProduct, Parts, ROUNDED_AFFINE_STEPS,
+    Rounding, Sum, WHOLE, Word,
 };
 pub(crate) use sweep::{Above, Hit, Sides, SweepResult};
 pub(crate) use tiles::{MAX_TILE, Tiles};

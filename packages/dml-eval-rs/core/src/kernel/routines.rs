@@ -60,26 +60,59 @@ pub(crate) struct ExactProducts {
     pub(super) fused: ExactProduct,
 }
 
-/// Products of int16 panels, for the parts of a tile that a comparison of abridged rows leaves: see
-/// `rows/abridged.rs`.
+/// Products of int16 panels, for the parts of a tile that a comparison of rounded rows leaves: see
+/// `rows/rounded_rows.rs`.
 #[derive(Clone, Copy)]
 pub(crate) struct PartialProduct {
     /// The number of parts in a tile.
     pub parts: usize,
-    /// Compares rows that are abridged to half of the words.
-    pub(super) halved: Reaching,
-    /// Compares rows that are abridged to bytes.
-    pub(super) rounded: Option<Rounded>,
+    pub rounding: Rounding,
+    pub(super) reaching: Reaching,
     pub(super) fill: FillParts,
 }
 
-/// A comparison of rows that are abridged to bytes.
-#[derive(Clone, Copy)]
-pub(crate) struct Rounded {
-    /// The largest magnitude of a byte. Columns contain bytes, rows contain bytes + `largest` + 1.
+/// How rows are rounded to bytes.
+///
+/// A row consists of sections: a word of integers, to which the products of the next words are
+/// added, and these words. Columns contain bytes, and rows contain bytes + `largest` + 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rounding {
+    /// The largest magnitude of a byte.
     pub largest: i8,
-    pub(super) reaching: Reaching,
+    /// The words of bytes per section.
+    pub section: usize,
+    /// The length that the bytes for a sum in a section may have before they are rounded.
+    pub longest: f32,
 }
+
+impl Rounding {
+    /// For sums of 32 bits.
+    pub(super) const IN_32_BITS: Rounding =
+        Rounding { largest: i8::MAX, section: usize::MAX, longest: f32::INFINITY };
+    /// For sums of 16 bits, two per word. Sums may wrap around, if the last is below 2¹⁵.
+    pub(super) const IN_16_BITS: Rounding = Rounding { largest: 90, section: 32, longest: 177.0 };
+
+    /// Returns a section's word of integers, given the sums of the low and the high halves of the
+    /// words.
+    pub fn integers(self, [low, high]: [i32; 2]) -> u32 {
+        if self.longest.is_finite() {
+            low as u32 & 0xffff | (high as u32) << 16
+        } else {
+            (low + high) as u32
+        }
+    }
+}
+
+const _: () = {
+    let Rounding { largest, section, longest } = Rounding::IN_16_BITS;
+    // `vpmaddubsw` adds two products, and saturates.
+    assert!(2 * (2 * largest as i32 + 1) * largest as i32 <= i16::MAX as i32);
+    // Rounding adds up to a half to each byte, and a sum has two products per word. By
+    // Cauchy–Schwarz, a sum is at most the product of the lengths.
+    let added = 4.0;
+    assert!(added * added >= 2.0 * section as f32 / 4.0);
+    assert!((longest + added) * (longest + added) < 32_767.0);
+};
 
 /// Products of panels of bytes.
 #[derive(Clone, Copy)]
@@ -152,9 +185,8 @@ pub(crate) const AFFINE_STEPS: usize = 2;
 /// and column are added to the sum of products; no subset of these terms may exceed 31 bits.
 pub(crate) const BYTE_AFFINE_STEPS: usize = 1 + AFFINE_STEPS;
 
-/// The number of words at the end of an abridged row: an int32, a scale, a bias, a length and an
-/// error.
-pub(crate) const ABRIDGED_AFFINE_STEPS: usize = BYTE_AFFINE_STEPS + 2;
+/// The number of words at the end of a rounded row: a scale, a bias, a length and an error.
+pub(crate) const ROUNDED_AFFINE_STEPS: usize = AFFINE_STEPS + 2;
 
 impl Kernel {
     /// Runs work that is compiled for the kernel's instructions. These don't change any bit,
@@ -171,11 +203,6 @@ impl Kernel {
 
     pub(crate) fn has_int16(&self) -> bool {
         self.int16.is_some()
-    }
-
-    /// Returns the largest magnitude of a byte in abridged rows, if the kernel compares bytes.
-    pub(crate) fn largest_byte(&self) -> Option<i8> {
-        self.partial.as_ref()?.rounded.map(|rounded| rounded.largest)
     }
 
     pub(crate) fn has_bytes(&self) -> bool {
@@ -217,10 +244,9 @@ impl Kernel {
 
     /// Finds per row panel the parts of the tile with a column panel that may have a product that
     /// reaches the threshold `least` of the row or column, or `WHOLE`. Returns the cost of these
-    /// parts, in parts of whole tiles. Panels must be abridged, to bytes if `is_rounded`.
+    /// parts, in parts of whole tiles. Panels must be rounded as `partial.rounding` says.
     pub(crate) fn reaching_parts(
         &self,
-        is_rounded: bool,
         steps: usize,
         (rows, columns): (&[u32], &[u32]),
         least: (&[f32], &[f32]),
@@ -229,16 +255,11 @@ impl Kernel {
         let Tiles { rows: height, columns: width, .. } = self.number_tiles;
         assert!(least.0.len() == parts.len() * height && least.1.len() == width);
         assert!(
-            steps >= ABRIDGED_AFFINE_STEPS
+            steps > ROUNDED_AFFINE_STEPS
                 && rows.len() == steps * least.0.len()
                 && columns.len() == steps * width
         );
-        let partial = self.partial.as_ref().expect("the caller checks `partial`");
-        let reaching = if is_rounded {
-            partial.rounded.expect("the caller checks `largest_byte`").reaching
-        } else {
-            partial.halved
-        };
+        let reaching = self.partial.as_ref().expect("the caller checks `partial`").reaching;
         // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths
         // were checked above.
         unsafe { reaching(steps, rows, columns, least, parts) }

@@ -41,8 +41,8 @@ pub struct DensePacking<'s, 'a> {
     pub(super) frame: Frame,
     pub(super) prefix: Option<Prefix>,
     pub(super) word: Word,
-    /// Whether rows are also packed in abridged form.
-    pub(super) is_abridged: bool,
+    /// Whether rows are also rounded to bytes.
+    pub(super) is_rounded: bool,
 }
 
 impl<'s, 'a> DensePacking<'s, 'a> {
@@ -55,29 +55,23 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         let prefix = choose_prefix(space, &whole.frame, steps, goal, control)?;
         Ok(match (prefix, bytes) {
             (None, Some(bytes)) => bytes,
-            (prefix, _) => DensePacking { prefix, ..whole }.abridged(control.sizes()),
+            (prefix, _) => DensePacking { prefix, ..whole }.rounded(control.sizes()),
         })
     }
 
-    /// Also packs rows in abridged form, if the kernel compares these and rows are long enough.
-    fn abridged(self, sizes: &Sizes) -> Self {
-        let kernel = self.space.kernel();
-        let is_comparable = if self.is_sorted() {
-            kernel.partial.is_some()
-        } else {
-            kernel.largest_byte().is_some()
-        };
-        let is_abridged = is_comparable
+    /// Also rounds rows to bytes, if the kernel compares these and rows are long enough.
+    fn rounded(self, sizes: &Sizes) -> Self {
+        let is_rounded = self.space.kernel().partial.is_some()
             && self.word == Word::Int16Pair
-            && self.steps() - AFFINE_STEPS >= sizes.abridged_words.max(2);
-        DensePacking { is_abridged, ..self }
+            && self.steps() - AFFINE_STEPS >= sizes.rounded_words;
+        DensePacking { is_rounded, ..self }
     }
 
     /// Packs all coordinates, and centres the rows if a sample suggests that they are similar.
     pub(crate) fn whole(space: &'s Dense<'a>) -> Result<Self> {
         let sample = Sample::draw(space, Sample::FOR_FRAME)?;
         let frame = Frame::choose(&sample.rows, space.dim(), space.similarity())?;
-        Ok(DensePacking { space, frame, prefix: None, word: space.word(), is_abridged: false })
+        Ok(DensePacking { space, frame, prefix: None, word: space.word(), is_rounded: false })
     }
 
     /// Packs all coordinates as bytes, if both sides consist of bytes. Products are exact, so rows
@@ -92,7 +86,7 @@ impl<'s, 'a> DensePacking<'s, 'a> {
             frame,
             prefix: None,
             word: Word::ByteQuad,
-            is_abridged: false,
+            is_rounded: false,
         }))
     }
 
@@ -120,8 +114,8 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         let prefix =
             Prefix::new(space.kernel(), directions, space.dim(), &Control::default()).unwrap();
         let word = space.word();
-        DensePacking { space, frame, prefix: Some(prefix), word, is_abridged: false }
-            .abridged(&Sizes::default())
+        DensePacking { space, frame, prefix: Some(prefix), word, is_rounded: false }
+            .rounded(&Sizes::default())
     }
 
     /// Returns a packing per kind: all coordinates, or along principal or other directions, centred
@@ -144,7 +138,7 @@ impl<'s, 'a> DensePacking<'s, 'a> {
                 frame: frame(),
                 prefix: None,
                 word,
-                is_abridged: false,
+                is_rounded: false,
             });
             let mut rows = sample.clone();
             rows.chunks_exact_mut(dim).for_each(|row| {
@@ -170,12 +164,12 @@ impl<'s, 'a> DensePacking<'s, 'a> {
                     frame: frame(),
                     prefix: Some(prefix),
                     word,
-                    is_abridged: false,
+                    is_rounded: false,
                 });
             }
         }
-        let sizes = Sizes { abridged_words: 0, ..Sizes::default() };
-        kinds.into_iter().map(|kind| kind.abridged(&sizes)).collect()
+        let sizes = Sizes { rounded_words: 0, ..Sizes::default() };
+        kinds.into_iter().map(|kind| kind.rounded(&sizes)).collect()
     }
 
     /// Whether products are sums of integers, scaled.
@@ -224,8 +218,8 @@ impl Packing for DensePacking<'_, '_> {
         self.prefix.is_some()
     }
 
-    fn abridging(&self) -> Option<&'static Kernel> {
-        self.is_abridged.then_some(self.space.kernel())
+    fn rounding(&self) -> Option<&'static Kernel> {
+        self.is_rounded.then_some(self.space.kernel())
     }
 
     fn margin(&self, row: Extent, column: Extent) -> f64 {

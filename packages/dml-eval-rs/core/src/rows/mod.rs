@@ -1,6 +1,5 @@
 //! Rows as they lie in memory, packed panels, and the spaces used to compare rows.
 
-pub(crate) mod abridged;
 mod byte_rows;
 pub(crate) mod byte_words;
 pub(crate) mod classes;
@@ -13,7 +12,6 @@ pub(crate) mod dense_values;
 pub(crate) mod derived;
 mod encoding;
 mod frame;
-mod halved_rows;
 mod key_table;
 pub(crate) mod keys;
 pub(crate) mod matrix;
@@ -24,7 +22,7 @@ pub(crate) mod panels;
 mod prefix;
 mod prefix_choice;
 mod principal;
-mod rounded_rows;
+pub(crate) mod rounded_rows;
 pub(crate) mod row_words;
 mod sample;
 mod scaling;

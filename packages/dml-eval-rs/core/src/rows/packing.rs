@@ -87,8 +87,8 @@ pub trait Packing: Sync {
         panel: &mut [u32],
         extents: &mut [Extent],
     ) -> Result<()>;
-    /// Returns the kernel to compare abridged rows, if rows are also packed in this form.
-    fn abridging(&self) -> Option<&'static Kernel> {
+    /// Returns the kernel to compare rounded rows, if rows are also packed in this form.
+    fn rounding(&self) -> Option<&'static Kernel> {
         None
     }
     /// Bounds the rounding errors for any row and column with sizes up to these extents.

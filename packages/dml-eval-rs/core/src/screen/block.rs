@@ -6,7 +6,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::Word;
 use crate::memory::collect;
-use crate::rows::abridged::Abridged;
+use crate::rows::rounded_rows::RoundedRows;
 use crate::rows::narrow_panels::{NarrowPanels, Panel};
 use crate::rows::packing::{Axis, Extent, Packing};
 use crate::side::Side;
@@ -20,8 +20,8 @@ pub(crate) struct Block {
     /// The residual norms of the extents, or an empty list if all are 0.
     pub residual_norms: Vec<f64>,
     panels: NarrowPanels,
-    /// The rows in abridged form, if the kernel compares these.
-    pub abridged: Option<Abridged>,
+    /// The rows rounded to bytes, if the kernel compares these.
+    pub rounded: Option<RoundedRows>,
 }
 
 impl Block {
@@ -51,9 +51,9 @@ impl Block {
             control.took(|| "narrow panel");
         }
         let shape = (rows.len(), width, packing.steps());
-        let abridge = |kernel| Abridged::new(kernel, !packing.is_sorted(), &panels, axis, shape);
-        let abridged = packing.abridging().map(abridge).transpose()?;
-        Ok(Block { abridged, ..Block::new(rows, panels, extents)? })
+        let round = |kernel| RoundedRows::new(kernel, &panels, axis, shape);
+        let rounded = packing.rounding().map(round).transpose()?;
+        Ok(Block { rounded, ..Block::new(rows, panels, extents)? })
     }
 
     /// Makes a block from packed rows.
@@ -64,7 +64,7 @@ impl Block {
         } else {
             Vec::new()
         };
-        Ok(Block { rows, worst, extents, residual_norms, panels, abridged: None })
+        Ok(Block { rows, worst, extents, residual_norms, panels, rounded: None })
     }
 
     pub fn panel(&self, p: usize) -> Panel<'_> {

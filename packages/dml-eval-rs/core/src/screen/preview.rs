@@ -1,4 +1,4 @@
-//! Rules out parts of tiles by comparisons of abridged rows, as long as this saves time.
+//! Rules out parts of tiles by comparisons of rounded rows, as long as this saves time.
 
 use std::ops::Range;
 
@@ -49,7 +49,7 @@ impl Preview {
         self.parts.clear();
         self.parts.try_resize(row_panels.len(), WHOLE)?;
         let (Some(rows), Some(columns), Some(partial)) =
-            (&rows.abridged, &columns.abridged, &kernel.partial)
+            (&rows.rounded, &columns.rounded, &kernel.partial)
         else {
             return Ok(&self.parts);
         };
@@ -63,8 +63,7 @@ impl Preview {
                     rows.panels(row_panels.start + some.start..row_panels.start + some.end);
                 let least = (&least.0[some.start * height..some.end * height], least.1);
                 let (words, parts) = ((of_rows, of_column), &mut self.parts[some.clone()]);
-                let (is_rounded, steps) = (rows.is_rounded, rows.steps);
-                let cost = kernel.reaching_parts(is_rounded, steps, words, least, parts);
+                let cost = kernel.reaching_parts(rows.steps, words, least, parts);
                 self.compared += partial.parts * some.len();
                 self.cost += cost as usize;
             }
@@ -222,9 +221,9 @@ mod tests {
                 Dense::new(rows, None, Similarity::Cosine, precision, kernel, &control).unwrap();
             let along = DensePacking::along(&dense, &longest_axes());
             let whole = DensePacking::of_each_kind(&dense).into_iter().find(|kind| {
-                !kind.is_sorted() && kind.word() == Word::Int16Pair && kind.abridging().is_some()
+                !kind.is_sorted() && kind.word() == Word::Int16Pair && kind.rounding().is_some()
             });
-            assert_eq!(whole.is_some(), kernel.largest_byte().is_some());
+            assert_eq!(whole.is_some(), kernel.partial.is_some());
             let Tiles { rows: height, columns: width, .. } = kernel.number_tiles;
             for packing in [along].iter().chain(&whole) {
                 let block = |axis, width| {

@@ -158,9 +158,9 @@ fn fill_brackets<O: Observer>(
 
 fn tile_shape<S: Space>(space: &S, packing: &impl Packing) -> TileShape {
     let Tiles { rows, columns, .. } = *space.kernel().tiles(packing.word());
-    // Abridged rows consist of about half of the words.
-    let abridged = if packing.abridging().is_some() { packing.steps() / 2 } else { 0 };
-    TileShape { height: rows, width: columns, steps: packing.steps() + abridged }
+    // Rounded rows consist of about half of the words.
+    let rounded = if packing.rounding().is_some() { packing.steps() / 2 } else { 0 };
+    TileShape { height: rows, width: columns, steps: packing.steps() + rounded }
 }
 
 /// Traverses all pairs of an item in `rows` and a later item in `columns` of a single array.
