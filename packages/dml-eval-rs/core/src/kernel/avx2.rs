@@ -1,16 +1,17 @@
-//! AVX2 with FMA: 6 × 16 tiles in sixteen 256-bit registers.
+//! Kernels for AVX2 with FMA, and the exact sums.
 
 use std::arch::x86_64::*;
 
 use crate::exact::{PAIRS, combine};
 
 use super::avx2_codes::CODES;
-use super::avx2_partial::PARTIAL;
-use super::avx2_sums::{COLUMNS, ROWS, VECTORS, int16_sums, int16_sums_fused};
+use super::avx2_products::{
+    BYTES, COLUMNS, PARTIAL, PARTIAL_FUSED, ROWS, VECTORS, float32, int16, int16_fused,
+};
 use super::avx2_sweep::{sweep, sweep_brackets};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{AFFINE_STEPS, ExactProducts, Kernel, Pairs32};
+use super::routines::{ExactProducts, Kernel, Pairs32};
 use super::tiles::Tiles;
 
 const EXACT_ROWS: usize = 4;
@@ -24,7 +25,17 @@ const TILES: Tiles = Tiles {
     sweep_brackets: sweep_brackets::<VECTORS>,
 };
 
-pub(super) static KERNEL: Kernel = Kernel {
+pub(super) static WITH_VNNI: Kernel = Kernel {
+    name: "avx2-vnni",
+    int16: Some(int16_fused),
+    partial: Some(PARTIAL_FUSED),
+    bytes: Some(BYTES),
+    available: || (PLAIN.available)() && is_x86_feature_detected!("avxvnni"),
+    ..PLAIN
+};
+
+/// The kernel for CPUs that do not support VNNI, for example Zen 3.
+pub(super) static PLAIN: Kernel = Kernel {
     name: "avx2",
     number_tiles: TILES,
     float32,
@@ -53,68 +64,6 @@ pub(super) static KERNEL: Kernel = Kernel {
             && is_x86_feature_detected!("popcnt")
     },
 };
-
-#[target_feature(enable = "avx2,fma")]
-fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-    let (mut row, mut column) = (rows.as_ptr().cast::<f32>(), columns.as_ptr().cast::<f32>());
-    let mut sums_f32x8 = [[_mm256_setzero_ps(); VECTORS]; ROWS];
-    // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps and
-    // the tile ROWS × COLUMNS values.
-    unsafe {
-        for _ in 0..steps {
-            let (left_f32x8, right_f32x8) =
-                (_mm256_loadu_ps(column), _mm256_loadu_ps(column.add(8)));
-            for (r, sum_f32x8) in sums_f32x8.iter_mut().enumerate() {
-                let row_f32x8 = _mm256_broadcast_ss(&*row.add(r));
-                sum_f32x8[0] = _mm256_fmadd_ps(row_f32x8, left_f32x8, sum_f32x8[0]);
-                sum_f32x8[1] = _mm256_fmadd_ps(row_f32x8, right_f32x8, sum_f32x8[1]);
-            }
-            row = row.add(ROWS);
-            column = column.add(COLUMNS);
-        }
-        for (r, sum_f32x8) in sums_f32x8.iter().enumerate() {
-            _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS), sum_f32x8[0]);
-            _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 8), sum_f32x8[1]);
-        }
-    }
-}
-
-/// Defines the products of int16 panels, given their sums.
-macro_rules! int16 {
-    ($features:literal, $name:ident, $sums:ident) => {
-        #[target_feature(enable = $features)]
-        pub(super) fn $name(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-            let pairs = steps - AFFINE_STEPS;
-            // SAFETY: see `float32`; there are at least AFFINE_STEPS steps.
-            unsafe {
-                let sums_i32x8 = $sums(
-                    pairs,
-                    rows.as_ptr(),
-                    columns.as_ptr(),
-                    [_mm256_setzero_si256(); VECTORS],
-                );
-                let row = rows.as_ptr().add(pairs * ROWS).cast::<f32>();
-                let column = columns.as_ptr().add(pairs * COLUMNS).cast::<f32>();
-                for (r, sums_i32x8) in sums_i32x8.iter().enumerate() {
-                    let (scale, bias) = (
-                        _mm256_broadcast_ss(&*row.add(r)),
-                        _mm256_broadcast_ss(&*row.add(ROWS + r)),
-                    );
-                    for (v, sum_i32x8) in sums_i32x8.iter().enumerate() {
-                        let scale = _mm256_mul_ps(scale, _mm256_loadu_ps(column.add(8 * v)));
-                        let bias =
-                            _mm256_add_ps(bias, _mm256_loadu_ps(column.add(COLUMNS + 8 * v)));
-                        let value_f32x8 =
-                            _mm256_fmadd_ps(_mm256_cvtepi32_ps(*sum_i32x8), scale, bias);
-                        _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 8 * v), value_f32x8);
-                    }
-                }
-            }
-        }
-    };
-}
-int16!("avx2,fma,avxvnni", int16_fused, int16_sums_fused);
-int16!("avx2,fma", int16, int16_sums);
 
 exact_routines!("avx2,popcnt");
 

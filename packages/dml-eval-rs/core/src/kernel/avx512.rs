@@ -1,17 +1,15 @@
-//! AVX-512: 8 × 48 tiles, in 24 of the 32 registers.
+//! Kernels for AVX-512, and the exact sums.
 
 use std::arch::x86_64::*;
 
 use crate::exact::{PAIRS, combine};
 
-use super::avx512_bytes::BYTES;
 use super::avx512_codes::{COUNTED_IF_POSSIBLE, LOOKED_UP};
-use super::avx512_partial::{PARTIAL, PARTIAL_FUSED};
-use super::avx512_sums::{int16_sums, int16_sums_fused, load};
-use super::avx512_sweep::{COLUMNS, ROWS, TILES, VECTORS};
+use super::avx512_products::{BYTES, PARTIAL, PARTIAL_FUSED, float32, int16, int16_fused};
+use super::avx512_sweep::TILES;
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{AFFINE_STEPS, ExactProducts, Kernel, Pairs32};
+use super::routines::{ExactProducts, Kernel, Pairs32};
 
 const EXACT_ROWS: usize = 8;
 const EXACT_COLUMNS: usize = 24;
@@ -60,67 +58,6 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("popcnt")
 }
-
-#[target_feature(enable = "avx512f")]
-fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-    let (mut row, mut column) = (rows.as_ptr().cast::<f32>(), columns.as_ptr().cast::<f32>());
-    let mut sums_f32x16 = [[_mm512_setzero_ps(); VECTORS]; ROWS];
-    // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps and
-    // the tile ROWS × COLUMNS values.
-    unsafe {
-        for _ in 0..steps {
-            let panel = [
-                _mm512_loadu_ps(column),
-                _mm512_loadu_ps(column.add(16)),
-                _mm512_loadu_ps(column.add(32)),
-            ];
-            for (r, sums_f32x16) in sums_f32x16.iter_mut().enumerate() {
-                let row_f32x16 = _mm512_set1_ps(*row.add(r));
-                for (sum_f32x16, column_f32x16) in sums_f32x16.iter_mut().zip(panel) {
-                    *sum_f32x16 = _mm512_fmadd_ps(row_f32x16, column_f32x16, *sum_f32x16);
-                }
-            }
-            row = row.add(ROWS);
-            column = column.add(COLUMNS);
-        }
-        for (r, sums_f32x16) in sums_f32x16.iter().enumerate() {
-            for (v, sum_f32x16) in sums_f32x16.iter().enumerate() {
-                _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), *sum_f32x16);
-            }
-        }
-    }
-}
-
-/// Defines the products of int16 panels, given their sums.
-macro_rules! int16 {
-    ($features:literal, $name:ident, $sums:ident) => {
-        #[target_feature(enable = $features)]
-        fn $name(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-            let pairs = steps - AFFINE_STEPS;
-            // SAFETY: see `float32`; there are at least AFFINE_STEPS steps.
-            unsafe {
-                let zeros = [_mm512_setzero_si512(); VECTORS];
-                let sums_i32x16 = $sums(pairs, rows.as_ptr(), columns.as_ptr(), zeros);
-                let row = rows.as_ptr().add(pairs * ROWS).cast::<f32>();
-                let column = columns.as_ptr().add(pairs * COLUMNS);
-                let (scales, biases) = (load(column), load(column.add(COLUMNS)));
-                for (r, sums_i32x16) in sums_i32x16.iter().enumerate() {
-                    let (scale, bias) =
-                        (_mm512_set1_ps(*row.add(r)), _mm512_set1_ps(*row.add(ROWS + r)));
-                    for (v, sum_i32x16) in sums_i32x16.iter().enumerate() {
-                        let scale = _mm512_mul_ps(scale, _mm512_castsi512_ps(scales[v]));
-                        let bias = _mm512_add_ps(bias, _mm512_castsi512_ps(biases[v]));
-                        let value_f32x16 =
-                            _mm512_fmadd_ps(_mm512_cvtepi32_ps(*sum_i32x16), scale, bias);
-                        _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), value_f32x16);
-                    }
-                }
-            }
-        }
-    };
-}
-int16!("avx512f,avx512vnni", int16_fused, int16_sums_fused);
-int16!("avx512f,avx512bw", int16, int16_sums);
 
 exact_routines!("avx512f,avx512vl,avx512dq,avx512bw,popcnt");
 

@@ -13,25 +13,17 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx2_bytes;
-#[cfg(target_arch = "x86_64")]
 mod avx2_codes;
 #[cfg(target_arch = "x86_64")]
-mod avx2_partial;
-#[cfg(target_arch = "x86_64")]
-mod avx2_sums;
+mod avx2_products;
 #[cfg(target_arch = "x86_64")]
 mod avx2_sweep;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
-mod avx512_bytes;
-#[cfg(target_arch = "x86_64")]
 mod avx512_codes;
 #[cfg(target_arch = "x86_64")]
-mod avx512_partial;
-#[cfg(target_arch = "x86_64")]
-mod avx512_sums;
+mod avx512_products;
 #[cfg(target_arch = "x86_64")]
 mod avx512_sweep;
 mod brackets;
@@ -51,6 +43,8 @@ mod neon;
 mod portable;
 mod portable_bytes;
 mod prefetch;
+#[cfg(target_arch = "x86_64")]
+mod product_macros;
 #[cfg(test)]
 mod rounding_tests;
 mod routines;
@@ -77,8 +71,8 @@ pub(crate) use tiles::{MAX_TILE, Tiles};
 static KERNELS: [&Kernel; 6] = [
     &avx512::WITH_VNNI,
     &avx512::PLAIN,
-    &avx2_bytes::WITH_VNNI,
-    &avx2::KERNEL,
+    &avx2::WITH_VNNI,
+    &avx2::PLAIN,
     &portable::KERNEL,
     &portable_bytes::KERNEL,
 ];
