@@ -234,7 +234,8 @@ mod tests {
                 let panels = ROWS / height;
                 let left = |preview: &mut Preview, threshold: f32| {
                     let least = (vec![threshold; panels * height], vec![f32::INFINITY; width]);
-                    let at = (0..panels, 0);
+                    // Later than the panels that are tried first.
+                    let at = (0..panels, ROWS / width - 1);
                     let parts = preview.left(kernel, blocks, at, (&least.0, &least.1)).unwrap();
                     parts.iter().filter(|parts| **parts != 0).count()
                 };
