@@ -108,7 +108,7 @@ sizes! {
     /// are computed.
     items_per_allowed: 64;
     /// Up to this number of queries, gallery rows are compared in place instead of being packed.
-    few_queries: 32;
+    few_queries: 20;
     /// With at most this number of items in the gallery, neighbours always come from tables of
     /// keys.
     few_items: 128;

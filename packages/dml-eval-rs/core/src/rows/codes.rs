@@ -210,7 +210,7 @@ impl Codes<'_> {
                     );
                     Ok(())
                 };
-                Panels::load_together(rows.len(), width, shape.steps, encode)
+                Panels::load_together(rows.len(), width, shape.steps, Vec::new(), encode)
                     .map(|(panels, _)| panels)
             },
             |rows, columns, tile: &mut [f32]| product.tile(shape.steps, rows, columns, tile),

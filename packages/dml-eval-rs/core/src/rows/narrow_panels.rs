@@ -38,22 +38,21 @@ pub(crate) struct Panel<'a> {
 impl NarrowPanels {
     /// Packs `rows` rows of `steps` words. `encode` must write all rows in a panel, given the
     /// number of lanes. The last panel may be narrow if panels consist of more than `narrow_from`
-    /// words.
+    /// words. `memory` may come from panels that are no longer used.
     pub fn load<E: Clone + Default + Send>(
         rows: usize,
         width: usize,
         steps: usize,
         encode: impl Fn(Range<usize>, usize, &mut [u32], &mut [E]) -> Result<()> + Sync,
-        narrow_from: usize,
+        (narrow_from, memory): (usize, Vec<u32>),
     ) -> Result<(Self, Vec<E>)> {
-        Self::pack(rows, width, steps, steps * width > narrow_from, encode)
+        Self::pack((rows, width, steps), steps * width > narrow_from, memory, encode)
     }
 
     fn pack<E: Clone + Default + Send>(
-        rows: usize,
-        width: usize,
-        steps: usize,
+        (rows, width, steps): (usize, usize, usize),
         is_long: bool,
+        memory: Vec<u32>,
         encode: impl Fn(Range<usize>, usize, &mut [u32], &mut [E]) -> Result<()> + Sync,
     ) -> Result<(Self, Vec<E>)> {
         let lanes = rows % width;
@@ -64,19 +63,25 @@ impl NarrowPanels {
         let whole_panel = |rows: Range<usize>, panel: &mut [u32], extras: &mut [E]| {
             encode(rows, width, panel, extras)
         };
-        let (whole, mut extras) = Panels::load_together(padded, width, steps, whole_panel)?;
+        let (whole, mut extras) = Panels::load_together(padded, width, steps, memory, whole_panel)?;
         let mut narrow = None;
         if is_narrow {
             let (panel, last) = Panels::load_together(
                 lanes,
                 lanes,
                 steps,
+                Vec::new(),
                 |_, panel: &mut [u32], extras: &mut [E]| encode(padded..rows, lanes, panel, extras),
             )?;
             extras.try_extend(last)?;
             narrow = Some(Narrow { panel, position: padded / width, lanes });
         }
         Ok((NarrowPanels { width, whole, narrow }, extras))
+    }
+
+    /// Returns the memory of full panels, for other panels.
+    pub fn into_memory(self) -> Vec<u32> {
+        self.whole.into_memory()
     }
 
     /// Whether the last panel has only one lane per row.
@@ -227,7 +232,7 @@ mod tests {
                     }
                     Ok(())
                 };
-            let (panels, extras) = NarrowPanels::pack(rows, width, STEPS, is_long, encode).unwrap();
+            let (panels, extras) = NarrowPanels::pack((rows, width, STEPS), is_long, Vec::new(), encode).unwrap();
             prop_assert_eq!(extras, (0..rows).collect::<Vec<_>>());
             for row in 0..rows {
                 let panel = panels.panel(row / width);

@@ -30,7 +30,7 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
         encode: impl Fn(usize, &mut Scratch, &mut [T]) -> Result<E> + Sync,
     ) -> Result<(Self, Vec<E>)> {
         let (mut panels, mut extras) =
-            (Self::zeros(rows, width, steps)?, full(rows, E::default())?);
+            (Self::new(rows, width, steps, Vec::new())?, full(rows, E::default())?);
         each(
             panels.par_iter_mut().zip(extras.par_chunks_mut(width)).enumerate(),
             || Ok((Scratch::default(), full(steps, T::default())?)),
@@ -48,14 +48,16 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
     }
 
     /// Packs like [`load`](Self::load), except that `encode` must write all rows in a panel.
+    /// `memory` may come from panels that are no longer used.
     pub fn load_together<E: Clone + Default + Send>(
         rows: usize,
         width: usize,
         steps: usize,
+        memory: Vec<T>,
         encode: impl Fn(Range<usize>, &mut [T], &mut [E]) -> Result<()> + Sync,
     ) -> Result<(Self, Vec<E>)> {
         let (mut panels, mut extras) =
-            (Self::zeros(rows, width, steps)?, full(rows, E::default())?);
+            (Self::new(rows, width, steps, memory)?, full(rows, E::default())?);
         let parts = panels.par_iter_mut().zip(extras.par_chunks_mut(width)).enumerate();
         parts.try_for_each(|(p, (panel, extras))| {
             encode(p * width..p * width + extras.len(), panel, extras)
@@ -63,11 +65,22 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
         Ok((panels, extras))
     }
 
-    fn zeros(rows: usize, width: usize, steps: usize) -> Result<Self> {
-        let words_per_panel = steps * width;
-        let words: Vec<T> = zeros(rows.div_ceil(width) * words_per_panel + LINE / size_of::<T>())?;
+    /// Makes panels. Only padding is zero if there is enough `memory`.
+    fn new(rows: usize, width: usize, steps: usize, memory: Vec<T>) -> Result<Self> {
+        let (panels, words_per_panel) = (rows.div_ceil(width), steps * width);
+        let len = panels * words_per_panel + LINE / size_of::<T>();
+        let mut words = if len <= memory.len() { memory } else { zeros(len)? };
         let first = words.as_ptr().align_offset(LINE);
+        if !rows.is_multiple_of(width) {
+            words[first..][(panels - 1) * words_per_panel..panels * words_per_panel]
+                .fill(T::default());
+        }
         Ok(Panels { words, first, words_per_panel })
+    }
+
+    /// Returns the memory, for other panels.
+    pub fn into_memory(self) -> Vec<T> {
+        self.words
     }
 
     fn par_iter_mut(&mut self) -> impl IndexedParallelIterator<Item = &mut [T]> {

@@ -42,12 +42,14 @@ pub(crate) struct RoundedRows {
 }
 
 impl RoundedRows {
-    /// Rounds `rows` int16 rows, in panels of `width` lanes and `steps` words.
+    /// Rounds `rows` int16 rows, in panels of `width` lanes and `steps` words. `memory` may come from
+    /// panels that are no longer used.
     pub fn new(
         kernel: &Kernel,
         panels: &NarrowPanels,
         axis: Axis,
         (rows, width, steps): (usize, usize, usize),
+        memory: Vec<u32>,
     ) -> Result<RoundedRows> {
         let rounding = kernel.partial.as_ref().expect("the caller checks `partial`").rounding;
         let round = |rows: Range<usize>, out: &mut [u32], _: &mut [()]| {
@@ -57,8 +59,13 @@ impl RoundedRows {
         };
         let quads = (steps - AFFINE_STEPS).div_ceil(2);
         let steps = quads + quads.div_ceil(rounding.section) + ROUNDED_AFFINE_STEPS;
-        let (panels, _) = Panels::load_together(rows, width, steps, round)?;
+        let (panels, _) = Panels::load_together(rows, width, steps, memory, round)?;
         Ok(RoundedRows { panels, steps })
+    }
+
+    /// Returns the memory, for other panels.
+    pub fn into_memory(self) -> Vec<u32> {
+        self.panels.into_memory()
     }
 
     /// Returns the words of a range of panels.
@@ -245,7 +252,7 @@ mod tests {
             }
             Ok(())
         };
-        NarrowPanels::load(rows.len(), lanes, steps, encode, usize::MAX).unwrap().0
+        NarrowPanels::load(rows.len(), lanes, steps, encode, (usize::MAX, Vec::new())).unwrap().0
     }
 
     /// Returns what the errors of a row and a column may add to a bound.
@@ -298,7 +305,7 @@ mod tests {
                 let words = (rows.panel(0).words(), columns.panel(0).words());
                 kernel.product(Word::Int16Pair).tile(steps, words.0, words.1, &mut tile);
                 let round = |panels: &NarrowPanels, axis, lanes| {
-                    RoundedRows::new(kernel, panels, axis, (lanes, lanes, steps)).unwrap()
+                    RoundedRows::new(kernel, panels, axis, (lanes, lanes, steps), Vec::new()).unwrap()
                 };
                 let few_rows = round(&rows, Axis::Rows, height);
                 let few_columns = round(&columns, Axis::Columns, width);

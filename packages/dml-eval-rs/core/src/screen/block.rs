@@ -24,14 +24,22 @@ pub(crate) struct Block {
     pub rounded: Option<RoundedRows>,
 }
 
+/// The memory of a block that is no longer used. Fresh memory takes longer to pack, because the
+/// system clears it.
+#[derive(Default)]
+pub(crate) struct Memory {
+    panels: Vec<u32>,
+    rounded: Vec<u32>,
+}
+
 impl Block {
     /// Packs `rows` for an axis of a tile into panels of `width` lanes, padded with zeros.
     pub fn load(
         packing: &impl Packing,
-        side: Side,
-        axis: Axis,
+        (side, axis): (Side, Axis),
         rows: Range<usize>,
         width: usize,
+        memory: Memory,
         control: &Control,
     ) -> Result<Block> {
         let start = rows.start;
@@ -46,12 +54,12 @@ impl Block {
         let narrow_from =
             if may_be_narrow { control.sizes().narrow_panel_words } else { usize::MAX };
         let (panels, extents) =
-            NarrowPanels::load(rows.len(), width, packing.steps(), encode, narrow_from)?;
+            NarrowPanels::load(rows.len(), width, packing.steps(), encode, (narrow_from, memory.panels))?;
         if panels.ends_narrow() {
             control.took(|| "narrow panel");
         }
         let shape = (rows.len(), width, packing.steps());
-        let round = |kernel| RoundedRows::new(kernel, &panels, axis, shape);
+        let round = |kernel| RoundedRows::new(kernel, &panels, axis, shape, memory.rounded);
         let rounded = packing.rounding().map(round).transpose()?;
         Ok(Block { rounded, ..Block::new(rows, panels, extents)? })
     }
@@ -65,6 +73,12 @@ impl Block {
             Vec::new()
         };
         Ok(Block { rows, worst, extents, residual_norms, panels, rounded: None })
+    }
+
+    /// Returns the memory, for another block.
+    pub fn into_memory(self) -> Memory {
+        let rounded = self.rounded.map_or_else(Vec::new, RoundedRows::into_memory);
+        Memory { panels: self.panels.into_memory(), rounded }
     }
 
     pub fn panel(&self, p: usize) -> Panel<'_> {

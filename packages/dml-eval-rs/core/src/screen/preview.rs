@@ -91,7 +91,7 @@ mod tests {
     use crate::rows::packing::{Axis, Packing};
     use crate::rows::similarity::Similarity;
     use crate::rows::space::{Scratch, Space};
-    use crate::screen::block::Block;
+    use crate::screen::block::{Block, Memory};
     use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
     use crate::side::Side;
 
@@ -227,7 +227,7 @@ mod tests {
             let Tiles { rows: height, columns: width, .. } = kernel.number_tiles;
             for packing in [along].iter().chain(&whole) {
                 let block = |axis, width| {
-                    Block::load(packing, Side::Query, axis, 0..ROWS, width, &control).unwrap()
+                    Block::load(packing, (Side::Query, axis), 0..ROWS, width, Memory::default(), &control).unwrap()
                 };
                 let (rows, columns) = (block(Axis::Rows, height), block(Axis::Columns, width));
                 let blocks = Blocks { rows: &rows, columns: &columns };

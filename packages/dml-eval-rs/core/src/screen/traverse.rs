@@ -16,7 +16,7 @@ use crate::rows::byte_words::find_least_sums;
 use crate::rows::narrow_panels::multiply;
 use crate::rows::packing::{Axis, Packing};
 use crate::rows::space::{Scratch, Space};
-use crate::screen::block::{Block, Blocks};
+use crate::screen::block::{Block, Blocks, Memory};
 use crate::screen::excluded::ExcludedPairs;
 use crate::screen::preview::Preview;
 use crate::screen::rounding::{round_down, round_up};
@@ -173,25 +173,22 @@ pub(crate) fn traverse_triangle<S: Space, O: Observer>(
     control: &Control,
 ) -> Result<()> {
     let (shape, sizes) = (tile_shape(space, packing), control.sizes());
+    let (mut of_rows, mut of_columns) = <(Memory, Memory)>::default();
     for columns in blocks(columns, shape.rows_per_block(shape.width, sizes)) {
         control.check()?;
-        let column_block = Block::load(
-            packing,
-            Side::Query,
-            Axis::Columns,
-            columns.clone(),
-            shape.width,
-            control,
-        )?;
+        let (of, width) = ((Side::Query, Axis::Columns), shape.width);
+        let column_block = Block::load(packing, of, columns.clone(), width, of_columns, control)?;
         for rows in
             blocks(rows.start..rows.end.min(columns.end), shape.rows_per_block(shape.height, sizes))
         {
             control.check()?;
-            let row_block =
-                Block::load(packing, Side::Query, Axis::Rows, rows, shape.height, control)?;
+            let (of, height) = ((Side::Query, Axis::Rows), shape.height);
+            let row_block = Block::load(packing, of, rows, height, of_rows, control)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
             traverse_blocks(space, packing, observer, blocks, true, control)?;
+            of_rows = row_block.into_memory();
         }
+        of_columns = column_block.into_memory();
     }
     Ok(())
 }
@@ -205,21 +202,24 @@ pub(crate) fn traverse_rectangle<S: Space, O: Observer>(
     control: &Control,
 ) -> Result<()> {
     let (shape, sizes) = (tile_shape(space, packing), control.sizes());
+    let (mut of_rows, mut of_columns) = <(Memory, Memory)>::default();
     for columns in blocks(0..space.rows(Side::Gallery), shape.rows_per_block(shape.width, sizes)) {
         control.check()?;
-        let column_block =
-            Block::load(packing, Side::Gallery, Axis::Columns, columns, shape.width, control)?;
+        let (of, width) = ((Side::Gallery, Axis::Columns), shape.width);
+        let column_block = Block::load(packing, of, columns, width, of_columns, control)?;
         for rows in blocks(queries.clone(), shape.rows_per_block(shape.height, sizes)) {
             control.check()?;
-            let row_block =
-                Block::load(packing, Side::Query, Axis::Rows, rows, shape.height, control)?;
+            let (of, height) = ((Side::Query, Axis::Rows), shape.height);
+            let row_block = Block::load(packing, of, rows, height, of_rows, control)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
             if column_block.rows.start == 0 {
                 observer.begin(space, packing, blocks, control)?;
                 control.check()?;
             }
             traverse_blocks(space, packing, observer, blocks, false, control)?;
+            of_rows = row_block.into_memory();
         }
+        of_columns = column_block.into_memory();
     }
     Ok(())
 }

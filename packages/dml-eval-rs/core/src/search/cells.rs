@@ -78,7 +78,7 @@ impl Cells {
             }
             Ok(())
         };
-        let (means, _) = NarrowPanels::load(cells, width, steps, encode, usize::MAX)?;
+        let (means, _) = NarrowPanels::load(cells, width, steps, encode, (usize::MAX, Vec::new()))?;
         Ok(Some(Cells { means, cells, together, steps }))
     }
 
@@ -188,6 +188,7 @@ mod tests {
     use crate::rows::matrix::Matrix;
     use crate::rows::packing::Axis;
     use crate::rows::similarity::Similarity;
+    use crate::screen::block::Memory;
     use crate::side::Side;
 
     #[test]
@@ -213,7 +214,7 @@ mod tests {
                 let packing = DensePacking::of_each_kind(&dense).pop().unwrap();
                 let (height, width) = (kernel.number_tiles.rows, kernel.number_tiles.columns);
                 let load = |side, axis, lanes| {
-                    Block::load(&packing, side, axis, 0..x.nrows(), lanes, &control).unwrap()
+                    Block::load(&packing, (side, axis), 0..x.nrows(), lanes, Memory::default(), &control).unwrap()
                 };
                 let columns = load(Side::Gallery, Axis::Columns, width);
                 let rows = load(Side::Query, Axis::Rows, height);

@@ -31,6 +31,11 @@ impl<'a> SharedLists<'a> {
         &self.items[self.offsets[list] as usize..self.offsets[list + 1] as usize]
     }
 
+    /// Returns the only list, if all queries share it.
+    pub(super) fn of_all(&self) -> Option<&'a [u32]> {
+        (self.offsets.len() == 2).then_some(self.items)
+    }
+
     pub(super) fn check(&self, name: &str, queries: usize, gallery: usize) -> Result<()> {
         let ends = (self.offsets.first(), self.offsets.last());
         let delimits =

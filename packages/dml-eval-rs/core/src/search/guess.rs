@@ -73,8 +73,8 @@ pub(super) struct Guess {
 }
 
 impl Guess {
-    /// Draws and packs a sample for k neighbours. Returns `None` if the gallery is too small, or
-    /// not all items are allowed.
+    /// Draws and packs a sample for k neighbours. Returns `None` if the gallery is too small, or if
+    /// different items are allowed per query.
     pub fn draw<S: Space>(
         space: &S,
         packing: &impl Packing,
@@ -82,10 +82,17 @@ impl Guess {
         filter: &Filter<'_>,
         control: &Control,
     ) -> Result<Option<Guess>> {
-        let (kernel, items, sizes) = (space.kernel(), space.rows(Side::Gallery), control.sizes());
+        let (kernel, sizes) = (space.kernel(), control.sizes());
         let width = kernel.tiles(packing.word()).columns;
-        let is_guess =
-            k >= sizes.guessed_neighbours && !packing.is_sorted() && filter.excludes_only_own();
+        let allowed = match filter.allowed {
+            Some(lists) if !packing.is_sorted() && lists.of_all().is_some() => lists.of_all(),
+            Some(_) => return Ok(None),
+            None => None,
+        };
+        let items = allowed.map_or(space.rows(Side::Gallery), <[u32]>::len);
+        let is_guess = k >= sizes.guessed_neighbours
+            && !packing.is_sorted()
+            && Filter { allowed: None, ..*filter }.excludes_only_own();
         let wanted = if is_guess {
             let enough = SAMPLED_PER_ROOT * (items as f64 * k as f64).cbrt();
             (SAMPLED_NEIGHBOURS * items / k).min(enough as usize)
@@ -98,7 +105,7 @@ impl Guess {
         } else {
             (2 * k).div_ceil(width)
         };
-        if count < groups || count == 0 || k >= items || filter.allowed.is_some() {
+        if count < groups || count == 0 || k >= items {
             return Ok(None);
         }
         let share = 1.0 - (1.0 - k as f64 / items as f64).powf(count as f64 / groups as f64);
@@ -121,7 +128,8 @@ impl Guess {
         if packing.is_sorted() {
             return Ok(Some(guess));
         }
-        let drawn = collect(Random::new(4).spread(items, count * width).map(|item| item as u32))?;
+        let item = |place: usize| allowed.map_or(place as u32, |allowed| allowed[place]);
+        let drawn = collect(Random::new(4).spread(items, count * width).map(item))?;
         // Columns of codes are arranged after all lanes are packed, so pack the lanes like rows
         // first.
         let is_code = packing.word() == Word::Bits;
@@ -145,7 +153,7 @@ impl Guess {
                 Ok(())
             };
         let (panels, extents) =
-            NarrowPanels::load(drawn.len(), width, packing.steps(), encode, usize::MAX)?;
+            NarrowPanels::load(drawn.len(), width, packing.steps(), encode, (usize::MAX, Vec::new()))?;
         guess.packed = Some(Block::new(0..drawn.len(), panels, extents)?);
         if let Some((_, labels)) = filter.labels {
             guess.labels = collect(drawn.iter().map(|item| labels[*item as usize]))?;
