@@ -51,7 +51,12 @@ macro_rules! int16_product {
             unsafe {
                 let zeros = [v::zero(); VECTORS];
                 let sums = $sums(pairs, rows.as_ptr(), columns.as_ptr(), zeros);
-                store(&sums, rows.as_ptr().add(pairs * ROWS), columns.as_ptr().add(pairs * COLUMNS), tile);
+                store(
+                    &sums,
+                    rows.as_ptr().add(pairs * ROWS),
+                    columns.as_ptr().add(pairs * COLUMNS),
+                    tile,
+                );
             }
         }
     };
@@ -219,8 +224,10 @@ macro_rules! products {
                     let row = row.add(pairs * ROWS).cast::<f32>();
                     let column = column.add(pairs * COLUMNS).cast::<f32>();
                     let scale = v::multiply(v::floats(*row), v::load_floats(column));
-                    let bias =
-                        v::add_floats(v::floats(*row.add(ROWS)), v::load_floats(column.add(COLUMNS)));
+                    let bias = v::add_floats(
+                        v::floats(*row.add(ROWS)),
+                        v::load_floats(column.add(COLUMNS)),
+                    );
                     let value = v::multiply_add(v::to_floats(sum), scale, bias);
                     v::store_floats(tile.as_mut_ptr().add(v::LANES * part), value);
                 }

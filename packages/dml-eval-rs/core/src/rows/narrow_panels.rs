@@ -232,7 +232,9 @@ mod tests {
                     }
                     Ok(())
                 };
-            let (panels, extras) = NarrowPanels::pack((rows, width, STEPS), is_long, Vec::new(), encode).unwrap();
+            let shape = (rows, width, STEPS);
+            let (panels, extras) =
+                NarrowPanels::pack(shape, is_long, Vec::new(), encode).unwrap();
             prop_assert_eq!(extras, (0..rows).collect::<Vec<_>>());
             for row in 0..rows {
                 let panel = panels.panel(row / width);

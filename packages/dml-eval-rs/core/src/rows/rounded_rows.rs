@@ -42,8 +42,8 @@ pub(crate) struct RoundedRows {
 }
 
 impl RoundedRows {
-    /// Rounds `rows` int16 rows, in panels of `width` lanes and `steps` words. `memory` may come from
-    /// panels that are no longer used.
+    /// Rounds `rows` int16 rows, in panels of `width` lanes and `steps` words. `memory` may come
+    /// from panels that are no longer used.
     pub fn new(
         kernel: &Kernel,
         panels: &NarrowPanels,
@@ -305,7 +305,8 @@ mod tests {
                 let words = (rows.panel(0).words(), columns.panel(0).words());
                 kernel.product(Word::Int16Pair).tile(steps, words.0, words.1, &mut tile);
                 let round = |panels: &NarrowPanels, axis, lanes| {
-                    RoundedRows::new(kernel, panels, axis, (lanes, lanes, steps), Vec::new()).unwrap()
+                    let shape = (lanes, lanes, steps);
+                    RoundedRows::new(kernel, panels, axis, shape, Vec::new()).unwrap()
                 };
                 let few_rows = round(&rows, Axis::Rows, height);
                 let few_columns = round(&columns, Axis::Columns, width);

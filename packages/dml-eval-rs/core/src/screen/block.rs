@@ -6,9 +6,9 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::Word;
 use crate::memory::collect;
-use crate::rows::rounded_rows::RoundedRows;
 use crate::rows::narrow_panels::{NarrowPanels, Panel};
 use crate::rows::packing::{Axis, Extent, Packing};
+use crate::rows::rounded_rows::RoundedRows;
 use crate::side::Side;
 
 /// Some rows of one side, packed for products, with the extents that bound the errors.
@@ -53,8 +53,13 @@ impl Block {
         let may_be_narrow = matches!(packing.word(), Word::Float32 | Word::BFloat16Pair);
         let narrow_from =
             if may_be_narrow { control.sizes().narrow_panel_words } else { usize::MAX };
-        let (panels, extents) =
-            NarrowPanels::load(rows.len(), width, packing.steps(), encode, (narrow_from, memory.panels))?;
+        let (panels, extents) = NarrowPanels::load(
+            rows.len(),
+            width,
+            packing.steps(),
+            encode,
+            (narrow_from, memory.panels),
+        )?;
         if panels.ends_narrow() {
             control.took(|| "narrow panel");
         }

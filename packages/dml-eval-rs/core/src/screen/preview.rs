@@ -227,7 +227,15 @@ mod tests {
             let Tiles { rows: height, columns: width, .. } = kernel.number_tiles;
             for packing in [along].iter().chain(&whole) {
                 let block = |axis, width| {
-                    Block::load(packing, (Side::Query, axis), 0..ROWS, width, Memory::default(), &control).unwrap()
+                    Block::load(
+                        packing,
+                        (Side::Query, axis),
+                        0..ROWS,
+                        width,
+                        Memory::default(),
+                        &control,
+                    )
+                    .unwrap()
                 };
                 let (rows, columns) = (block(Axis::Rows, height), block(Axis::Columns, width));
                 let blocks = Blocks { rows: &rows, columns: &columns };

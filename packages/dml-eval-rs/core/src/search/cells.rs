@@ -214,7 +214,15 @@ mod tests {
                 let packing = DensePacking::of_each_kind(&dense).pop().unwrap();
                 let (height, width) = (kernel.number_tiles.rows, kernel.number_tiles.columns);
                 let load = |side, axis, lanes| {
-                    Block::load(&packing, (side, axis), 0..x.nrows(), lanes, Memory::default(), &control).unwrap()
+                    Block::load(
+                        &packing,
+                        (side, axis),
+                        0..x.nrows(),
+                        lanes,
+                        Memory::default(),
+                        &control,
+                    )
+                    .unwrap()
                 };
                 let columns = load(Side::Gallery, Axis::Columns, width);
                 let rows = load(Side::Query, Axis::Rows, height);

@@ -152,8 +152,13 @@ impl Guess {
                 }
                 Ok(())
             };
-        let (panels, extents) =
-            NarrowPanels::load(drawn.len(), width, packing.steps(), encode, (usize::MAX, Vec::new()))?;
+        let (panels, extents) = NarrowPanels::load(
+            drawn.len(),
+            width,
+            packing.steps(),
+            encode,
+            (usize::MAX, Vec::new()),
+        )?;
         guess.packed = Some(Block::new(0..drawn.len(), panels, extents)?);
         if let Some((_, labels)) = filter.labels {
             guess.labels = collect(drawn.iter().map(|item| labels[*item as usize]))?;
