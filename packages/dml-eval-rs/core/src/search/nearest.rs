@@ -413,8 +413,8 @@ mod tests {
         fn neighbours_are_the_first_by_key_and_index(
             k in 1usize..60, of_a_class in 2usize..80, is_in_order in any::<bool>(),
             excludes in any::<bool>(), seed in any::<u64>(),
-            (has_labels, has_lists, has_bounds, allows_some) in
-                (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
+            (has_labels, has_lists, has_bounds) in (any::<bool>(), any::<bool>(), any::<bool>()),
+            (allows_some, have_own_lists) in (any::<bool>(), any::<bool>()),
         ) {
             let x = rows(of_a_class, is_in_order, seed);
             let own = if excludes || has_labels { OwnItem::SameIndex } else { OwnItem::Absent };
@@ -426,12 +426,15 @@ mod tests {
                 .map(|_| (0..ITEMS as u32).filter(|_| random.below(9) == 0).collect())
                 .collect();
             let some: Vec<u32> = (0..ITEMS as u32).filter(|_| random.below(4) == 0).collect();
+            // Some queries have an empty list, or all queries share a list.
             let (offsets, of_queries) = (
                 [0, 0, some.len() as u64],
-                (0..ITEMS as u32).map(|i| u32::from(i % 50 > 0)).collect::<Vec<_>>(),
+                (0..ITEMS as u32)
+                    .map(|i| u32::from(have_own_lists && i % 50 > 0))
+                    .collect::<Vec<_>>(),
             );
             let allowed = allows_some.then_some(SharedLists {
-                offsets: &offsets,
+                offsets: if have_own_lists { &offsets } else { &offsets[1..] },
                 items: &some,
                 lists: &of_queries,
             });
@@ -480,7 +483,8 @@ mod tests {
                                 && !(has_lists && lists[query as usize].contains(&(other as u32)))
                                 && (!has_bounds || scores[other] < bound)
                                 && !(allows_some
-                                    && (query % 50 == 0 || !some.contains(&(other as u32))))
+                                    && (have_own_lists && query % 50 == 0
+                                        || !some.contains(&(other as u32))))
                         });
                         all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
                         all.truncate(k);
@@ -527,7 +531,8 @@ mod tests {
                 }
                 let is_guessed = sizes.directions == Some(0)
                     && k >= sizes.guessed_neighbours
-                    && !(has_labels || has_lists || has_bounds || allows_some);
+                    && k < if allows_some { some.len() } else { ITEMS }
+                    && !(has_labels || has_lists || has_bounds || allows_some && have_own_lists);
                 prop_assert_eq!(control.paths().contains_key("thresholds guessed"), is_guessed);
             }
         }
