@@ -61,10 +61,8 @@ Rule = tuple[str, Callable[[str, Any], bool], str]
 
 
 def _chooses(option: Any) -> bool:
-    """Return whether queries have separate lists of allowed items; a shared list only makes the
-    gallery smaller.
-    """
-    return option.allowed == "lists"
+    """Return whether the core receives lists of allowed items; otherwise, the gallery is smaller."""
+    return option.allowed in {"lists", "most"}
 
 
 def _has_lists(option: Any) -> bool:
@@ -142,10 +140,12 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ("one by one", lambda _, o: _chooses(o), "queries have no lists"),
         ("leaving out", lambda _, o: o.relevant, "labels alone exclude matches"),
         (
-            "sampled|guessed|cells|neighbours from tables|of all items|few queries|in blocks",
+            "cells|neighbours from tables|few queries|in blocks",
             lambda _, o: not _chooses(o),
-            "a sample or table has items that aren't allowed",
+            "a cell or table has items that aren't allowed",
         ),
+        ("sampled|guessed|of all items", lambda _, o: o.allowed != "lists",
+         "queries have different items"),
         ("of keys$", lambda _, o: not _chooses(o) or o.similarity != "hamming",
          "codes have no directions"),
         ("decided by scores", lambda _, o: bool(o.below), "no positive bounds the others"),

@@ -267,8 +267,8 @@ class Searched(Option):
     def _allow(self, data: Data) -> tuple[Any, Lists]:
         """Choose the items that queries can find, and list them per query."""
         n, n_items = len(data.queries), len(data.items)
-        if self.allowed == "mask":
-            mask = np.arange(n_items) % 5 > 1  # too many to be copied
+        if self.allowed in {"mask", "most"}:  # most items are too many to be copied
+            mask = np.arange(n_items) % 5 > (2 if self.allowed == "mask" else 1)
             return mask, [{*np.flatnonzero(mask).tolist()}] * n
         if self.allowed == "labels":
             labels = np.arange(n) % 2, np.arange(n_items) % 2
@@ -404,6 +404,7 @@ SEARCHES: dict[str, Searched] = {
     "codes in a range in a gallery": Searched(similarity="hamming", how="range", gallery=True),
     "codes of an index": Searched(similarity="hamming", how="index_recall", exclude_self=True, k=3),
     "allowed for all": Searched(allowed="mask", exclude_self=True),
+    "most items allowed for all": Searched(allowed="most", exclude_self=True),
     "allowed labels": Searched(allowed="labels", exclude_self=True),
     "allowed lists": Searched(allowed="lists", gallery=True, similarity="euclidean"),
     "allowed codes": Searched(allowed="lists", similarity="hamming"),
