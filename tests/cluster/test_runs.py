@@ -5,7 +5,6 @@ run loses work.
 from __future__ import annotations
 
 import threading
-import time
 from io import StringIO
 
 import pytest
@@ -16,6 +15,7 @@ from dml_core import DmlError, registry
 from dml_train.cluster import workers
 from dml_train.cluster.ray_cluster import RayCluster, RayExecutor
 from dml_train.cluster.workers import UnfitWorker
+from dml_train.run_folder import RunFolder
 from dml_train.studies.runs import run_all
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
@@ -28,10 +28,15 @@ SETTINGS = ("training.steps=120", "checkpoints.every=10", 'checkpoints.unit="ste
 def test_runs_outlive_their_machine(ray_nodes, tmp_path):
     shown = Console(file=StringIO(), width=300)
     cluster = RayCluster(ray_nodes.address)
+    ended = threading.Event()
 
     def kill():
-        while len({path.parents[1] for path in tmp_path.glob("there/*/checkpoints/*")}) < 3:
-            time.sleep(0.05)
+        def is_training(run):
+            return any(run.glob("checkpoints/*")) and not RunFolder(run).is_finished
+
+        while sum(map(is_training, tmp_path.glob("there/*"))) < 3:
+            if ended.wait(0.05):
+                return
         ray_nodes.kill_worker()  # all machines are training now
 
     killer = threading.Thread(target=kill)
@@ -43,6 +48,7 @@ def test_runs_outlive_their_machine(ray_nodes, tmp_path):
             registry=registry(),
             console=shown,
         )
+    ended.set()
     killer.join()
     assert [outcome.fault for outcome in outcomes] == [None] * 6
     said = shown.file.getvalue().splitlines()

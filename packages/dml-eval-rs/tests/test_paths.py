@@ -61,7 +61,7 @@ Rule = tuple[str, Callable[[str, Any], bool], str]
 
 
 def _chooses(option: Any) -> bool:
-    """Return whether the core receives lists of allowed items; otherwise, the gallery is smaller."""
+    """Return whether the core gets lists of allowed items; otherwise, the gallery is smaller."""
     return option.allowed in {"lists", "most"}
 
 
