@@ -1,10 +1,9 @@
 //! AVX2 with FMA, and with VNNI: products of panels, 6 × 16 numbers in twelve of the sixteen
 //! registers.
 
-use super::product_macros::{comparison, int16_product, products, sums};
+use super::product_macros::{comparison, cost_or_whole, int16_product, products, sums};
 use super::routines::{
     AFFINE_STEPS, BYTE_AFFINE_STEPS, Bytes, PartialProduct, Parts, ROUNDED_AFFINE_STEPS, Rounding,
-    cost_or_whole,
 };
 
 pub(super) const ROWS: usize = 6;

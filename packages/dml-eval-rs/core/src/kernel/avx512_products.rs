@@ -1,10 +1,9 @@
 //! AVX-512, and with VNNI: products of panels, 8 × 48 numbers in 24 of the 32 registers.
 
 use super::avx512_sweep::{COLUMNS, ROWS, VECTORS};
-use super::product_macros::{comparison, int16_product, products, sums};
+use super::product_macros::{comparison, cost_or_whole, int16_product, products, sums};
 use super::routines::{
     AFFINE_STEPS, BYTE_AFFINE_STEPS, Bytes, PartialProduct, Parts, ROUNDED_AFFINE_STEPS, Rounding,
-    cost_or_whole,
 };
 
 mod v {

@@ -3,6 +3,40 @@
 //! The calling module contains ROWS, VECTORS and COLUMNS, the shape of a tile, and a module `v`
 //! with vectors of `v::LANES` columns and the instructions for these.
 
+use super::routines::{Parts, Rounding, WHOLE};
+
+impl Rounding {
+    /// For sums of 32 bits.
+    pub(super) const IN_32_BITS: Rounding =
+        Rounding { largest: i8::MAX, section: usize::MAX, longest: f32::INFINITY };
+    /// For sums of 16 bits, two per word. Sums may wrap around, if the last is below 2¹⁵.
+    pub(super) const IN_16_BITS: Rounding = Rounding { largest: 90, section: 32, longest: 177.0 };
+}
+
+const _: () = {
+    let Rounding { largest, section, longest } = Rounding::IN_16_BITS;
+    // `vpmaddubsw` adds two products, and saturates.
+    assert!(2 * (2 * largest as i32 + 1) * largest as i32 <= i16::MAX as i32);
+    // Rounding adds up to a half to each byte, and a sum has two products per word. By
+    // Cauchy–Schwarz, a sum is at most the product of the lengths.
+    let added = 4.0;
+    assert!(added * added >= 2.0 * section as f32 / 4.0);
+    assert!((longest + added) * (longest + added) < 32_767.0);
+};
+
+/// Returns the cost to multiply the given parts of a tile, in parts of a whole tile. If this is not
+/// less than the cost of the tile, sets `parts` to `WHOLE`.
+#[inline(always)]
+pub(super) fn cost_or_whole(parts: &mut Parts, all: usize) -> u32 {
+    /// The cost to multiply a single part.
+    const LONE: u32 = 3;
+    let (cost, all) = (LONE * parts.count_ones(), all as u32);
+    if cost >= all {
+        *parts = WHOLE;
+    }
+    cost.min(all)
+}
+
 /// Defines a function that multiplies two panels word by word: `$step(sum, x, y)` adds the products
 /// of two words to a sum. The sums of a column start from a vector of `first`.
 macro_rules! sums {

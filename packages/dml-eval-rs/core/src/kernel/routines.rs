@@ -25,18 +25,6 @@ pub(crate) type Parts = u32;
 /// All parts of a tile, if these cost less together.
 pub(crate) const WHOLE: Parts = Parts::MAX;
 
-/// Returns the cost to multiply the given parts of a tile, in parts of a whole tile. If this is not
-/// less than the cost of the tile, sets `parts` to `WHOLE`.
-#[inline(always)]
-pub(super) fn cost_or_whole(parts: &mut Parts, all: usize) -> u32 {
-    /// The cost to multiply a single part.
-    const LONE: u32 = 3;
-    let (cost, all) = (LONE * parts.count_ones(), all as u32);
-    if cost >= all {
-        *parts = WHOLE;
-    }
-    cost.min(all)
-}
 /// Fills a tile and returns true, unless all sums of integers are below the `least` of their row.
 pub(crate) type TileReaching =
     unsafe fn(steps: usize, rows: &[u32], columns: &[u32], least: &[i32], tile: &mut [f32]) -> bool;
@@ -73,8 +61,8 @@ pub(crate) struct PartialProduct {
 
 /// How rows are rounded to bytes.
 ///
-/// A row consists of sections: a word of integers, to which the products of the next words are
-/// added, and these words. Columns contain bytes, and rows contain bytes + `largest` + 1.
+/// A row consists of sections. A section begins with a word of integers; the products of the other
+/// words are added to it. Columns contain bytes, and rows contain bytes + `largest` + 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rounding {
     /// The largest magnitude of a byte.
@@ -86,12 +74,6 @@ pub(crate) struct Rounding {
 }
 
 impl Rounding {
-    /// For sums of 32 bits.
-    pub(super) const IN_32_BITS: Rounding =
-        Rounding { largest: i8::MAX, section: usize::MAX, longest: f32::INFINITY };
-    /// For sums of 16 bits, two per word. Sums may wrap around, if the last is below 2¹⁵.
-    pub(super) const IN_16_BITS: Rounding = Rounding { largest: 90, section: 32, longest: 177.0 };
-
     /// Returns a section's word of integers, given the sums of the low and the high halves of the
     /// words.
     pub fn integers(self, [low, high]: [i32; 2]) -> u32 {
@@ -102,17 +84,6 @@ impl Rounding {
         }
     }
 }
-
-const _: () = {
-    let Rounding { largest, section, longest } = Rounding::IN_16_BITS;
-    // `vpmaddubsw` adds two products, and saturates.
-    assert!(2 * (2 * largest as i32 + 1) * largest as i32 <= i16::MAX as i32);
-    // Rounding adds up to a half to each byte, and a sum has two products per word. By
-    // Cauchy–Schwarz, a sum is at most the product of the lengths.
-    let added = 4.0;
-    assert!(added * added >= 2.0 * section as f32 / 4.0);
-    assert!((longest + added) * (longest + added) < 32_767.0);
-};
 
 /// Products of panels of bytes.
 #[derive(Clone, Copy)]

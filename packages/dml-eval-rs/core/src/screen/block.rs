@@ -80,7 +80,7 @@ impl Block {
         Ok(Block { rows, worst, extents, residual_norms, panels, rounded: None })
     }
 
-    /// Returns the memory, for another block.
+    /// Returns the memory, so that the next block can use it.
     pub fn into_memory(self) -> Memory {
         let rounded = self.rounded.map_or_else(Vec::new, RoundedRows::into_memory);
         Memory { panels: self.panels.into_memory(), rounded }

@@ -22,7 +22,7 @@ pub(crate) struct TileShape {
     pub height: usize,
     /// Columns per tile.
     pub width: usize,
-    /// Words per packed row, including those of the rounded row.
+    /// Words per packed row, including the words of the rounded row.
     pub steps: usize,
 }
 

@@ -84,10 +84,10 @@ impl Guess {
     ) -> Result<Option<Guess>> {
         let (kernel, sizes) = (space.kernel(), control.sizes());
         let width = kernel.tiles(packing.word()).columns;
-        let allowed = match filter.allowed {
-            Some(lists) if !packing.is_sorted() && lists.of_all().is_some() => lists.of_all(),
-            Some(_) => return Ok(None),
+        let allowed = match filter.allowed.map(|lists| lists.of_all()) {
             None => None,
+            Some(Some(items)) if !packing.is_sorted() => Some(items),
+            Some(_) => return Ok(None),
         };
         let items = allowed.map_or(space.rows(Side::Gallery), <[u32]>::len);
         let is_guess = k >= sizes.guessed_neighbours
