@@ -149,8 +149,12 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ("of keys$", lambda _, o: not _chooses(o) or o.similarity != "hamming",
          "codes have no directions"),
         ("decided by scores", lambda _, o: bool(o.below), "no positive bounds the others"),
-        ("both sides", lambda _, o: o.how == "range" and not (o.gallery or o.allowed),
-         "queries have thresholds"),
+        (
+            "both sides",
+            lambda _, o: o.how not in {"kmeans", "shards"} and not (
+                o.gallery or o.exclude or o.allowed or o.relevant),
+            "queries differ from the gallery, or lists exclude items",
+        ),
         (", rows$", lambda _, o: o.how != "range" or o.gallery or o.allowed,
          "one threshold serves both sides"),
         ("ranges", lambda _, o: o.how == "range" and (o.gallery or o.allowed),

@@ -78,19 +78,20 @@ sizes! {
     /// If a class or the open pairs of a task have at least this number of queries, and of items,
     /// keys come from a table.
     class_table: 16;
-    /// The maximum bytes of positives and counts in memory, or a multiple of the inputs' bytes if
-    /// that is more.
+    /// The maximum bytes of positives and counts in memory, or `bytes_per_input_byte` times the
+    /// bytes of the inputs if that is more.
     count_bytes: 96 << 20;
-    /// See `count_bytes`.
-    count_bytes_per_input_byte: 1;
+    /// See `count_bytes` and `candidate_bytes`.
+    bytes_per_input_byte: 1;
     /// If a query has at most this number of positives, and all ranks matter, the screen counts
     /// negatives between positives.
     counted_brackets: 32;
     /// Open pairs are decided using a table of all keys in a task if at least one pair in this
     /// number is open.
     pairs_per_open_key: 8;
-    /// The approximate maximum bytes of a search's candidates in memory.
-    candidate_bytes: 48 << 20;
+    /// The approximate maximum bytes of a search's candidates in memory, or, to compare each pair
+    /// of an array once, `bytes_per_input_byte` times the bytes of the inputs if that is more.
+    candidate_bytes: 64 << 20;
     /// The minimum number of neighbours to use tables of keys.
     table_neighbours: 32;
     /// Tables of keys are only used for at least one neighbour per this number of gallery items.

@@ -674,7 +674,7 @@ fn cases() -> Vec<Case> {
     const SCREENED: &[(&str, usize)] =
         &[("many_positives", 1 << 40), ("directions", 0), ("block_bytes", 60_000)];
     const ALONG: &[(&str, usize)] = &[("many_positives", 1 << 40), ("directions", 32)];
-    const BATCHED: &[(&str, usize)] = &[("count_bytes", 40_000), ("count_bytes_per_input_byte", 0)];
+    const BATCHED: &[(&str, usize)] = &[("count_bytes", 40_000), ("bytes_per_input_byte", 0)];
     add(
         "evaluate",
         Box::new(|run| by_labels(run, &[], &SHALLOW, &[Ties::Index], Cosine, SixteenBit)),

@@ -19,7 +19,9 @@ _SKIPPING = {"directions": 16, "rounded_words": 4, **_TASKS}
 _WHOLE = {"directions": 0, "rounded_words": NEVER}
 _ROUNDING = {"directions": 0, "rounded_words": 4, **_TASKS}
 _FEW = {"directions": 2, **_TASKS}
-_BATCHES = {"count_bytes": 1, "count_bytes_per_input_byte": 0, "block_bytes": 4000}
+_BATCHES = {"count_bytes": 1, "bytes_per_input_byte": 0, "block_bytes": 4000}
+# Queries are also compared in batches if they are the gallery.
+_FEW_LISTS = {"candidate_bytes": 1, "bytes_per_input_byte": 0}
 _PARTS = {
     "table_queries": 7, "table_keys": 20, "table_query_words": 1, "table_item_words": 1,
     "class_table": 2,
@@ -68,9 +70,15 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
         **_ROUNDING,
         "guess_spacing": NEVER,
         "guessed_neighbours": NEVER,
+        **_FEW_LISTS,
     },
-    "whole rows in blocks": {**_SCREEN, **_WHOLE, "block_bytes": 1},
-    "whole rows in narrow panels": {**_SCREEN, **_WHOLE, "narrow_panel_words": 1},
+    "whole rows in blocks": {**_SCREEN, **_WHOLE, "guess_spacing": 1, "block_bytes": 1},
+    "whole rows in narrow panels": {
+        **_SCREEN,
+        **_WHOLE,
+        "narrow_panel_words": 1,
+        **_FEW_LISTS,
+    },
     "directions": {**_SCREEN, **_ALONG, "guess_spacing": 1},
     "skipping": {**_SCREEN, **_SKIPPING, "guess_spacing": NEVER},
     "skipping from cells": {**_SCREEN, **_SKIPPING, "guess_spacing": 1, "cell_items": 16},
@@ -78,19 +86,13 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
         **_SCREEN,
         **_SKIPPING,
         "guess_spacing": 1,
-        "candidate_bytes": 1,
         "range_queries": 9,
+        **_FEW_LISTS,
     },
-    "few directions": {**_SCREEN, **_FEW, "guess_spacing": NEVER},
+    "few directions": {**_SCREEN, **_FEW, "guess_spacing": NEVER, **_FEW_LISTS},
     "guessed": {**_SCREEN, **_GUESSED},
-    "guessed too low": {**_SCREEN, **_GUESSED, "guess_percent": 10_000},
-    "guessed too high": {
-        **_SCREEN,
-        **_GUESSED,
-        "guess_percent": 0,
-        "candidate_bytes": 1,
-        "block_bytes": 1,
-    },
+    "guessed too low": {**_SCREEN, **_GUESSED, "guess_percent": 10_000, **_FEW_LISTS},
+    "guessed too high": {**_SCREEN, **_GUESSED, "guess_percent": 0, "block_bytes": 1},
     "tables": _TABLES,
     "tables in parts": {**_TABLES, **_PARTS},
     "few queries": {"few_queries": NEVER},
@@ -117,7 +119,7 @@ SIZES: dict[str, list[int | None]] = {
     "directions": [0, 1, 2, 9, 16, 24], "rounded_words": [2, 4, 7, None],
     "many_positives": [0, 3, NEVER],
     "counted_brackets": [1, 3, None], "pairs_per_open_key": [0, 30, NEVER],
-    "count_bytes": [1, 4000, None], "count_bytes_per_input_byte": [0], "class_table": [1, 3, None],
+    "count_bytes": [1, 4000, None], "bytes_per_input_byte": [0, None], "class_table": [1, 3, None],
     "table_keys": [1, 60, None], "table_queries": [1, 7, None],
     "value_queries": [0, None], "items_per_open_value": [0, 4, NEVER],
     "table_query_words": [1, 400, None], "table_item_words": [1, 400, None],

@@ -90,7 +90,7 @@ pub fn evaluate_all<S: Comparable>(
     let by_values = ranking.suits_values(queries, control) && space.distances().is_none();
     let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum::<usize>();
     let sizes = control.sizes();
-    let bytes = sizes.count_bytes.max(sizes.count_bytes_per_input_byte * space.bytes());
+    let bytes = sizes.count_bytes.max(sizes.bytes_per_input_byte * space.bytes());
     let budget = bytes / PartialCounts::bytes_per_positive(rules.into());
     let are_symmetric = relations.iter().all(Relation::is_symmetric);
     let are_once = are_symmetric && (0..queries).map(number).sum::<usize>() <= budget;

@@ -261,7 +261,8 @@ impl<'a> Space for Codes<'a> {
     }
 
     fn key_of_screened(&self, screened: f64) -> Option<f64> {
-        Some(screened)
+        // As in `keys`: 0, not −0.
+        Some(0.0 + screened)
     }
 
     fn keys(

@@ -38,22 +38,6 @@ impl Keys {
         self.pairs.iter().map(|pair| pair.1).zip(self.keys.iter().copied())
     }
 
-    /// Takes the keys of `items` from `screened`, or computes all keys if any of these is `None`.
-    pub fn take_or_compute<S: Space>(
-        &mut self,
-        space: &S,
-        query: usize,
-        items: &[u32],
-        screened: impl Iterator<Item = Option<f64>>,
-    ) -> Result<()> {
-        self.keys.clear();
-        self.keys.try_extend(screened.map_while(|key| key))?;
-        if self.keys.len() < items.len() {
-            self.compute(space, query, items.iter().copied())?;
-        }
-        Ok(())
-    }
-
     /// Computes the scores of `items`.
     pub fn compute_scores<S: Space>(
         &mut self,

@@ -41,7 +41,10 @@ impl TileShape {
 }
 
 /// Splits a range into blocks of `size`. The last block may be shorter.
-pub(crate) fn blocks(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn blocks(
+    range: Range<usize>,
+    size: usize,
+) -> impl DoubleEndedIterator<Item = Range<usize>> {
     let end = range.end;
     range.step_by(size).map(move |start| start..(start + size).min(end))
 }

@@ -48,8 +48,8 @@ pub(crate) trait Observer: Sync {
         true
     }
 
-    /// Receives a block of rows and the first block of columns, before the tasks for these rows
-    /// begin.
+    /// Receives a block of rows and a block of columns, before the tasks for these rows begin: the
+    /// first columns or, in a triangle, the columns of the same items.
     fn begin<S: Space>(
         &self,
         _space: &S,
@@ -174,17 +174,22 @@ pub(crate) fn traverse_triangle<S: Space, O: Observer>(
 ) -> Result<()> {
     let (shape, sizes) = (tile_shape(space, packing), control.sizes());
     let (mut of_rows, mut of_columns) = <(Memory, Memory)>::default();
-    for columns in blocks(columns, shape.rows_per_block(shape.width, sizes)) {
+    let size = shape.rows_per_block(shape.width, sizes);
+    for columns in blocks(columns, size) {
         control.check()?;
         let (of, width) = ((Side::Query, Axis::Columns), shape.width);
         let column_block = Block::load(packing, of, columns.clone(), width, of_columns, control)?;
-        for rows in
-            blocks(rows.start..rows.end.min(columns.end), shape.rows_per_block(shape.height, sizes))
-        {
+        // Begin with the items in this block, so that columns have thresholds, too.
+        for rows in blocks(rows.start..rows.end.min(columns.end), size).rev() {
             control.check()?;
+            let begins = rows.end == columns.end;
             let (of, height) = ((Side::Query, Axis::Rows), shape.height);
             let row_block = Block::load(packing, of, rows, height, of_rows, control)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
+            if begins {
+                observer.begin(space, packing, blocks, control)?;
+                control.check()?;
+            }
             traverse_blocks(space, packing, observer, blocks, true, control)?;
             of_rows = row_block.into_memory();
         }

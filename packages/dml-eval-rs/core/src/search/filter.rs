@@ -99,6 +99,19 @@ impl<'a> Filter<'a> {
             && self.allowed.is_none()
     }
 
+    /// Whether queries find each other or don't, if the queries are also the gallery. Bounds may
+    /// differ.
+    pub(super) fn is_symmetric(&self) -> bool {
+        let finds_by_label = self.labels.is_none_or(|(queries, items)| queries == items);
+        let lists = self.excluded.is_some() || self.allowed.is_some();
+        finds_by_label && !lists && !matches!(self.own, OwnItem::Listed(_))
+    }
+
+    /// Whether queries that are also the gallery find themselves.
+    pub(super) fn finds_own(&self) -> bool {
+        self.labels.is_none() && matches!(self.own, OwnItem::Absent)
+    }
+
     pub(super) fn check(&self, queries: usize, gallery: usize) -> Result<()> {
         self.own.check(queries, gallery as u64)?;
         if let Some(allowed) = self.allowed {

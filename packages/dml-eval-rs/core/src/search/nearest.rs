@@ -4,11 +4,13 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use rayon::prelude::*;
+
 use crate::control::Control;
 use crate::counting_sort::sort_by_part;
 use crate::error::{Result, argument};
 use crate::kernel::{Hit, Kernel, SweepResult};
-use crate::memory::{Grow, allocate, collect, try_collect};
+use crate::memory::{Grow, allocate, collect, each, try_collect};
 use crate::rows::comparable::Comparable;
 use crate::rows::dense::{Dense, Precision};
 use crate::rows::keys::Keys;
@@ -20,7 +22,7 @@ use crate::screen::block::Blocks;
 use crate::screen::expected::SampledValues;
 use crate::screen::rounding::round_down;
 use crate::screen::tiling::blocks;
-use crate::screen::traverse::{Observer, Task, traverse_rectangle};
+use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
 use crate::search::filter::Filter;
 use crate::search::from_tables::nearest_from_tables;
 use crate::search::guess::{Guess, Start};
@@ -56,45 +58,80 @@ fn float(bits: &AtomicU32) -> f32 {
     f32::from_bits(bits.load(Relaxed))
 }
 
+/// Pairs of a query and an item, and the keys.
+#[derive(Default)]
+struct Found {
+    pairs: Vec<(u32, u32)>,
+    keys: Vec<f64>,
+    of_query: (Vec<u32>, Keys),
+}
+
 impl Search<'_, '_> {
-    /// Adds the hits of a query to the query's list.
+    /// Adds hits, sorted by row, to the lists of the queries. `margins` are the margins of the
+    /// rows.
     fn receive<S: Space>(
         &self,
         space: &S,
-        (task, query): (&Task<'_>, usize),
+        task: &Task<'_>,
+        (first_query, first_item, margins): (usize, usize, &[f64]),
         hits: &[Hit],
-        (items, keys): &mut (Vec<u32>, Keys),
+        (scratch, Found { pairs, keys, of_query: (items, scores) }): (&mut Scratch, &mut Found),
     ) -> Result<()> {
-        let (q, margin) = (query - self.first_query, task.row_margins[query - task.rows.start]);
-        let (threshold, below) = (float(&self.thresholds[q]), self.below[q]);
-        // The threshold may have increased since the task began, so compare the hits again.
-        let (least, most) =
-            (task.least_product(f64::from(threshold), margin), task.least_product(below, margin));
-        let mut list = self.lists[q].lock().expect("no thread panics while it holds the lock");
-        let item = |hit: &Hit| task.columns.start as u32 + hit.column;
-        let hits = hits.iter().filter(|hit| hit.value >= least && !list.began_with(item(hit)));
-        items.clear();
-        items.try_extend(hits.clone().map(item))?;
-        if self.filter.below.is_some() && hits.clone().any(|hit| hit.value >= most) {
-            self.control.took(|| "bounds decided by scores");
-            self.filter.drop_beyond(space, query, items, keys)?;
+        pairs.clear();
+        keys.clear();
+        for hits in hits.chunk_by(|a, b| a.row == b.row) {
+            let (query, margin) =
+                (first_query + hits[0].row as usize, margins[hits[0].row as usize]);
+            let q = query - self.first_query;
+            // The threshold may have increased since the task began, so compare the hits again.
+            let least = task.least_product(f64::from(float(&self.thresholds[q])), margin);
+            let hits = hits.iter().filter(|hit| hit.value >= least);
+            items.clear();
+            items.try_extend(hits.clone().map(|hit| first_item as u32 + hit.column))?;
+            if self.filter.below.is_some() {
+                let most = task.least_product(self.below[q], margin);
+                if hits.clone().any(|hit| hit.value >= most) {
+                    self.control.took(|| "bounds decided by scores");
+                    self.filter.drop_beyond(space, query, items, scores)?;
+                }
+            } else {
+                let screened = hits.map(|hit| space.key_of_screened(f64::from(hit.value)));
+                keys.try_extend(screened.map_while(|key| key))?;
+            }
+            pairs.try_extend(items.iter().map(|item| (query as u32, *item)))?;
         }
-        let screened = hits
-            .take_while(|_| self.filter.below.is_none())
-            .map(|hit| space.key_of_screened(f64::from(hit.value)));
-        keys.take_or_compute(space, query, items, screened)?;
-        if list.add(items.iter().copied().zip(keys.keys.iter().copied()), None) {
-            let threshold = least_value(space, query, list.worst().key());
-            self.thresholds[q].store(threshold.to_bits(), Relaxed);
+        if keys.len() < pairs.len() {
+            keys.clear();
+            space.keys(pairs, scratch, keys)?;
+        }
+        let mut keys = keys.iter().copied();
+        for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
+            let query = of_query[0].0 as usize;
+            let q = query - self.first_query;
+            let mut list = self.lists[q].lock().expect("no thread panics while it holds the lock");
+            if list.add(of_query.iter().map(|pair| pair.1).zip(&mut keys), None) {
+                let threshold = least_value(space, query, list.worst().key());
+                self.thresholds[q].store(threshold.to_bits(), Relaxed);
+            }
         }
         Ok(())
+    }
+
+    /// Adds each query to its own list, since a triangle lacks the diagonal.
+    fn add_own<S: Space>(&self, space: &S) -> Result<()> {
+        let make = || Ok(Keys::default());
+        each(self.lists.par_iter().enumerate(), make, |keys, (query, list)| {
+            keys.compute(space, query, [query as u32].into_iter())?;
+            let mut list = list.lock().expect("no thread panics while it holds the lock");
+            list.add(keys.with_items(), None);
+            Ok(())
+        })
     }
 }
 
 impl Observer for Search<'_, '_> {
-    /// Where the hits of each row end in the sorted hits; the hits sorted by row; and the items and
-    /// keys for one query.
-    type Buffers = (Vec<u32>, Vec<Hit>, (Vec<u32>, Keys));
+    /// Where the hits of each row end in the sorted hits; the hits sorted by row; and the pairs.
+    type Buffers = (Vec<u32>, Vec<Hit>, Found);
 
     fn group(&self, side: Side, item: usize) -> u32 {
         self.filter.group(side, item)
@@ -152,21 +189,24 @@ impl Observer for Search<'_, '_> {
         space: &S,
         task: &Task<'_>,
         result: &SweepResult,
-        _scratch: &mut Scratch,
-        (ends, hits, of_query): &mut Self::Buffers,
+        scratch: &mut Scratch,
+        (ends, hits, found): &mut Self::Buffers,
     ) -> Result<()> {
-        let item = |hit: &Hit| task.columns.start as u32 + hit.column;
-        let is_allowed =
-            |hit: &Hit| self.filter.allows(task.rows.start + hit.row as usize, item(hit));
-        let allowed = result.row_hits.iter().copied().filter(is_allowed);
-        sort_by_part(allowed, task.rows.len(), |hit| hit.row as usize, ends, hits)?;
-        for of_row in hits.chunk_by(|a, b| a.row == b.row) {
-            self.receive(
-                space,
-                (task, task.rows.start + of_row[0].row as usize),
-                of_row,
-                of_query,
-            )?;
+        let rows = (&task.rows, &task.columns, task.row_margins);
+        let columns = (&task.columns, &task.rows, task.column_margins);
+        let transposed = |hit: &Hit| Hit { row: hit.column, column: hit.row, ..*hit };
+        for is_row in [true, false] {
+            let (queries, others, margins) = if is_row { rows } else { columns };
+            let of_side = if is_row { &result.row_hits } else { &result.column_hits };
+            let of_side = of_side.iter().map(|hit| if is_row { *hit } else { transposed(hit) });
+            let is_allowed = |hit: &Hit| {
+                let query = queries.start + hit.row as usize;
+                self.filter.allows(query, others.start as u32 + hit.column)
+            };
+            let allowed = of_side.filter(is_allowed);
+            sort_by_part(allowed, queries.len(), |hit| hit.row as usize, ends, hits)?;
+            let side = (queries.start, others.start, margins);
+            self.receive(space, task, side, hits, (scratch, found))?;
         }
         Ok(())
     }
@@ -291,7 +331,18 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
     mut results: Results<'_, T, F>,
 ) -> Result<()> {
     let (k, queries, gallery) = (results.k, space.rows(Side::Query), space.rows(Side::Gallery));
-    control.add_to_total(queries as u64 * gallery as u64);
+    let (sizes, of_query) = (control.sizes(), Nearest::bytes(k));
+    let bytes = sizes.candidate_bytes;
+    // A pair is compared once for both items if the lists of all queries fit into memory.
+    let is_symmetric = space.is_own_gallery()
+        && filter.is_symmetric()
+        && queries * of_query <= bytes.max(sizes.bytes_per_input_byte * space.bytes());
+    let (batch, pairs) = if is_symmetric {
+        (queries, queries as u64 * (queries as u64 - 1) / 2)
+    } else {
+        ((bytes / of_query).clamp(1, queries), queries as u64 * gallery as u64)
+    };
+    control.add_to_total(pairs);
     let value_of_bound = |query: usize| {
         filter.below.map_or(f64::INFINITY, |bounds| space.value_of_score(bounds[query]))
     };
@@ -315,10 +366,8 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
         }
         Ok(thresholds)
     };
-    let goal = Goal { pairs: queries as u64 * gallery as u64, thresholds: &thresholds };
-    let packing = space.packing(&goal, control)?;
+    let packing = space.packing(&Goal { pairs, thresholds: &thresholds }, control)?;
     let guess = Guess::draw(space, &packing, k, &filter, control)?;
-    let batch = (control.sizes().candidate_bytes / Nearest::bytes(k)).clamp(1, queries);
     if batch < queries {
         control.took(|| "neighbours in batches");
     }
@@ -335,7 +384,14 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
             guesses: least()?,
             control,
         };
-        traverse_rectangle(space, &packing, &search, rows.clone(), control)?;
+        if is_symmetric {
+            traverse_triangle(space, &packing, &search, rows.clone(), rows.clone(), control)?;
+            if filter.finds_own() {
+                search.add_own(space)?;
+            }
+        } else {
+            traverse_rectangle(space, &packing, &search, rows.clone(), control)?;
+        }
         let guesses = search.guesses;
         results.store(
             rows.start,
@@ -450,8 +506,8 @@ mod tests {
             let sizes = [
                 whole(Sizes::default()),
                 Sizes { directions: Some(30), guess_spacing: 2, ..Sizes::default() },
-                whole(guesses(10_000)),
-                whole(guesses(40)),
+                Sizes { candidate_bytes: 1, bytes_per_input_byte: 0, ..whole(guesses(10_000)) },
+                Sizes { block_bytes: 20_000, ..whole(guesses(40)) },
             ];
             for (kernel, sizes) in
                 names().into_iter().flat_map(|name| sizes.clone().map(|sizes| (name, sizes)))

@@ -122,14 +122,15 @@ impl Nearest {
         size_of::<Place>() * (k + k / 2 + SPARE) + size_of::<Nearest>()
     }
 
-    /// Adds items with keys, except the query itself. Returns whether the k-th nearest is nearer
+    /// Adds items with keys, except the query itself and first items that are listed already. Returns whether the k-th nearest is nearer
     /// than before.
     #[expect(clippy::disallowed_methods, reason = "a list that is full is cut")]
     pub fn add(&mut self, items: impl IntoIterator<Item = (u32, f64)>, own: Option<u32>) -> bool {
         let before = self.worst;
         for (item, key) in items {
             let place = Place::new(key, item);
-            if key >= self.worst_key && place < self.worst && Some(item) != own {
+            let is_nearer = key >= self.worst_key && place < self.worst;
+            if is_nearer && Some(item) != own && !self.began_with(item) {
                 if self.k > FEW {
                     self.places.push(place);
                     if self.places.len() < self.places.capacity() {
@@ -168,7 +169,7 @@ impl Nearest {
     }
 
     /// Whether the item may be one of the first items, if these are still in the list.
-    pub fn began_with(&self, item: u32) -> bool {
+    fn began_with(&self, item: u32) -> bool {
         self.has_first && self.places.iter().any(|place| place.item() == item)
     }
 
