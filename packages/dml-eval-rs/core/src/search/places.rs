@@ -122,8 +122,8 @@ impl Nearest {
         size_of::<Place>() * (k + k / 2 + SPARE) + size_of::<Nearest>()
     }
 
-    /// Adds items with keys, except the query itself and first items that are listed already. Returns whether the k-th nearest is nearer
-    /// than before.
+    /// Adds items with keys, except the query itself and first items that are listed already.
+    /// Returns whether the k-th nearest is nearer than before.
     #[expect(clippy::disallowed_methods, reason = "a list that is full is cut")]
     pub fn add(&mut self, items: impl IntoIterator<Item = (u32, f64)>, own: Option<u32>) -> bool {
         let before = self.worst;
