@@ -179,10 +179,12 @@ pub(crate) fn traverse_triangle<S: Space, O: Observer>(
         control.check()?;
         let (of, width) = ((Side::Query, Axis::Columns), shape.width);
         let column_block = Block::load(packing, of, columns.clone(), width, of_columns, control)?;
-        // Begin with the items in this block, so that columns have thresholds, too.
-        for rows in blocks(rows.start..rows.end.min(columns.end), size).rev() {
+        // Traverse the last rows first, so that `begin` receives items before these are columns.
+        let groups = blocks(rows.start..rows.end.min(columns.end), size).rev();
+        let of_group = |rows| blocks(rows, shape.rows_per_block(shape.height, sizes)).rev();
+        for rows in groups.flat_map(of_group) {
             control.check()?;
-            let begins = rows.end == columns.end;
+            let begins = rows.start >= columns.start;
             let (of, height) = ((Side::Query, Axis::Rows), shape.height);
             let row_block = Block::load(packing, of, rows, height, of_rows, control)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };

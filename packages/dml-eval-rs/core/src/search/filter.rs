@@ -102,9 +102,9 @@ impl<'a> Filter<'a> {
     /// Whether queries find each other or don't, if the queries are also the gallery. Bounds may
     /// differ.
     pub(super) fn is_symmetric(&self) -> bool {
-        let finds_by_label = self.labels.is_none_or(|(queries, items)| queries == items);
+        let has_same_labels = self.labels.is_none_or(|(queries, items)| queries == items);
         let lists = self.excluded.is_some() || self.allowed.is_some();
-        finds_by_label && !lists && !matches!(self.own, OwnItem::Listed(_))
+        has_same_labels && !lists && !matches!(self.own, OwnItem::Listed(_))
     }
 
     /// Whether queries that are also the gallery find themselves.

@@ -58,7 +58,7 @@ fn float(bits: &AtomicU32) -> f32 {
     f32::from_bits(bits.load(Relaxed))
 }
 
-/// Pairs of a query and an item, and the keys.
+/// Pairs (query, item), and a key per pair.
 #[derive(Default)]
 struct Found {
     pairs: Vec<(u32, u32)>,
@@ -117,7 +117,7 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// Adds each query to its own list, since a triangle lacks the diagonal.
+    /// Adds the queries to the lists, since a triangle lacks the diagonal.
     fn add_own<S: Space>(&self, space: &S) -> Result<()> {
         let make = || Ok(Keys::default());
         each(self.lists.par_iter().enumerate(), make, |keys, (query, list)| {

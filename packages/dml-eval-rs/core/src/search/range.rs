@@ -169,17 +169,14 @@ pub fn range_search<S: Comparable>(
         let found = collect((first_query..end).map(|_| Mutex::default()))?;
         Ok(Search { space, threshold, first_query, filter: &filter, found, total: &total, most })
     };
-    if space.is_own_gallery()
-        && filter.excludes_only_own()
-        && !matches!(filter.own, OwnItem::Listed(_))
-    {
+    if space.is_own_gallery() && filter.is_symmetric() {
         control.add_to_total(queries as u64 * (queries as u64 - 1) / 2);
         // A pair is compared once and found for both items, so results can be sorted only after the
         // traversal.
         let all = OwnItem::Absent.into();
         let search = Search { filter: &all, ..search(0, queries)? };
         traverse_triangle(space, &packing, &search, 0..queries, 0..queries, control)?;
-        if matches!(filter.own, OwnItem::Absent) {
+        if filter.finds_own() {
             let (mut scores, mut scratch) = (Vec::new(), Scratch::default());
             for query in 0..queries as u32 {
                 control.check()?;
