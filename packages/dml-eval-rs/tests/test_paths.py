@@ -43,7 +43,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     ),
     "search": (
         *_TABLES, "thresholds from cells", "thresholds sampled", "thresholds guessed",
-        "neighbours of all items",
+        "neighbours of all items", "neighbours by values", "candidates decided by keys",
         "neighbours from tables",
         "neighbours from tables of parts", "neighbours in batches", "ranges in batches",
         "narrow panel",
@@ -169,6 +169,18 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
             "guessed|of all items",
             lambda _, o: o.how not in {"range", "hard_negatives", "kmeans"},
             "the threshold is given; a sample ignores labels; the centroids are fewer than a panel",
+        ),
+        (
+            "by values|decided by keys",
+            lambda _, o: o.similarity != "hamming"
+            and o.how in {"knn", "index_recall", "hard_negatives"}
+            and not (o.gallery or o.exclude or o.allowed or o.below),
+            "values are listed for floats if pairs are compared for both sides, without bounds",
+        ),
+        (
+            "decided by keys",
+            lambda _, o: o.kind != "subspace" and o.how != "hard_negatives",
+            "the values of the nearest items differ enough",
         ),
         ("of all items", lambda _, o: o.k > 1, "for k = 1, a guess is never too high"),
         ("centroids", lambda _, o: o.how == "kmeans", "only k-means has centroids"),

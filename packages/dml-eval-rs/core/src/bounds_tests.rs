@@ -27,8 +27,8 @@ use crate::rows::packing::{Extent, Packing};
 use crate::rows::similarity::Similarity;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
-use crate::search::nearest::nearest_screened;
 use crate::search::places::Results;
+use crate::search::screened::nearest_screened;
 use crate::side::Side;
 use crate::sizes::Sizes;
 

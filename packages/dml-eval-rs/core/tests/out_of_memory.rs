@@ -470,6 +470,26 @@ fn nearest_floats(run: &Run, sizes: &[(&str, usize)], k: usize, queries: usize) 
     });
 }
 
+fn nearest_by_values(run: &Run, k: usize) {
+    run.check(&[("directions", 0), ("few_items", 0), ("candidate_bytes", 1)], |control| {
+        let (x, kernel) = (Matrix::F32(run.x.view()), select_kernel(None)?);
+        let how = (Similarity::Cosine, Precision::SixteenBit);
+        let space = Dense::new(x, None, how.0, how.1, kernel, control)?;
+        let (mut similarities, mut indices) = (empty(ROWS * k)?, empty(ROWS * k)?);
+        let similarity = |query, key| space.similarity_of_key(query, key);
+        nearest(
+            &space,
+            k,
+            OwnItem::SameIndex,
+            control,
+            similarity,
+            &mut similarities,
+            &mut indices,
+        )?;
+        Ok(indices)
+    });
+}
+
 fn nearest_codes(run: &Run, sizes: &[(&str, usize)], k: usize) {
     run.check(sizes, |control| {
         let (mut distances, mut indices) = (empty(ROWS * k)?, empty(ROWS * k)?);
@@ -724,6 +744,7 @@ fn cases() -> Vec<Case> {
     );
     add("knn by tables", Box::new(|run| nearest_floats(run, &[("table_keys", 4000)], 150, ROWS)));
     add("knn of few queries", Box::new(|run| nearest_floats(run, &[], 5, 20)));
+    add("knn by values", Box::new(|run| nearest_by_values(run, 60)));
     add("nearest codes", Box::new(|run| nearest_codes(run, &[("few_items", 0)], 9)));
     add("nearest codes by tables", Box::new(|run| nearest_codes(run, &[], 150)));
     add("hard negatives", Box::new(|run| hard(run, &[], None, None)));

@@ -91,6 +91,13 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
     },
     "few directions": {**_SCREEN, **_FEW, "guess_spacing": NEVER, **_FEW_LISTS},
     "guessed": {**_SCREEN, **_GUESSED},
+    "guessed, by values": {**_SCREEN, **_GUESSED, "candidate_bytes": 1},
+    "guessed, by values of short rows": {
+        **_SCREEN,
+        **_GUESSED,
+        "candidate_bytes": 1,
+        "bytes_per_input_byte": 2,
+    },
     "guessed too low": {**_SCREEN, **_GUESSED, "guess_percent": 10_000, **_FEW_LISTS},
     "guessed too high": {**_SCREEN, **_GUESSED, "guess_percent": 0, "block_bytes": 1},
     "tables": _TABLES,

@@ -70,7 +70,7 @@ pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sy
             )?;
             control.advance(keys.len() as u64);
         }
-        results.store(queries.start, lists, control, |_, _, _, _| Ok(false))?;
+        results.store(queries.start, lists, control, |_, list, found| list.finish(found))?;
     }
     Ok(())
 }

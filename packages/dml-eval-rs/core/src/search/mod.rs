@@ -1,7 +1,9 @@
 //! Searches a gallery.
 
+mod candidates;
 mod cells;
 pub(crate) mod filter;
+mod from_allowed;
 mod from_tables;
 mod guess;
 pub(crate) mod hard_negatives;
@@ -9,4 +11,5 @@ pub(crate) mod index_recall;
 pub(crate) mod nearest;
 pub(crate) mod places;
 pub(crate) mod range;
+pub(crate) mod screened;
 pub(crate) mod top_pairs;

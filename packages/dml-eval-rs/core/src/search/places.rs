@@ -1,5 +1,6 @@
 //! Sorts keys and items from near to far, keeps the nearest, and stores results.
 
+use std::mem::swap;
 use std::sync::Mutex;
 
 use rayon::prelude::*;
@@ -7,7 +8,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::counting_sort::sort_by_part;
 use crate::error::Result;
-use crate::memory::{allocate, each};
+use crate::memory::{Grow, allocate, each};
 use crate::rows::keys::Keys;
 
 /// A key and an item as an integer that is smaller if the item is nearer. To compare integers, the
@@ -55,17 +56,27 @@ fn cut(places: &mut Vec<Place>, k: usize) -> Place {
     worst
 }
 
-/// Buffers of a thread for sorting.
+/// The nearest items of a query, nearest first, in the buffers of a thread.
 #[derive(Default)]
-struct Spare {
-    places: Vec<Place>,
+pub(super) struct Found {
+    pub places: Vec<Place>,
+    pub keys: Keys,
+    spare: Vec<Place>,
     ends: Vec<u32>,
 }
 
-/// Sorts places. A long list is first distributed over parts of the key range, as many parts as
-/// places, so most are small.
-fn sort(places: &mut Vec<Place>, spare: &mut Spare) -> Result<()> {
-    /// Lists of fewer places are sorted directly.
+impl Found {
+    /// Sorts the places, and drops all but the `k` nearest.
+    pub fn sort(&mut self, k: usize) -> Result<()> {
+        cut(&mut self.places, k);
+        sort(&mut self.places, &mut self.spare, &mut self.ends)
+    }
+}
+
+/// Sorts the places. Many places are first distributed over parts of the key range, as many
+/// parts as places, so most are small.
+fn sort(places: &mut Vec<Place>, spare: &mut Vec<Place>, ends: &mut Vec<u32>) -> Result<()> {
+    /// Fewer places are sorted directly.
     const MANY: usize = 64;
     /// The width of the range, relative to the mean key minus the least key. All nearer places
     /// belong to the first part.
@@ -83,10 +94,10 @@ fn sort(places: &mut Vec<Place>, spare: &mut Spare) -> Result<()> {
     }
     // Rounding doesn't reverse the order of keys.
     let part = |place: &Place| ((range - (place.key() - least)) * scale) as usize;
-    sort_by_part(places.iter().copied(), parts, part, &mut spare.ends, &mut spare.places)?;
-    std::mem::swap(places, &mut spare.places);
+    sort_by_part(places.iter().copied(), parts, part, ends, spare)?;
+    swap(places, spare);
     let mut start = 0;
-    for &end in &spare.ends {
+    for &end in &*ends {
         places[start..end as usize].sort_unstable();
         start = end as usize;
     }
@@ -184,18 +195,12 @@ impl Nearest {
         self.worst
     }
 
-    /// Returns the k nearest, nearest first.
-    fn sorted(&mut self, spare: &mut Spare) -> Result<&[Place]> {
-        if self.places.len() > self.k {
-            cut(&mut self.places, self.k);
-        }
-        sort(&mut self.places, spare)?;
-        Ok(&self.places)
-    }
-
-    /// Returns the items found, which are sorted.
-    pub fn found(&self) -> &[Place] {
-        &self.places
+    /// Moves the items to `found`.
+    pub fn finish(&mut self, found: &mut Found) -> Result<()> {
+        found.places.clear();
+        found.places.try_extend(self.places.iter().copied())?;
+        self.clear();
+        found.sort(self.k)
     }
 }
 
@@ -209,17 +214,14 @@ pub(crate) struct Results<'a, T, F> {
 }
 
 impl<T: Send, F: Fn(usize, f64) -> T + Sync> Results<'_, T, F> {
-    /// Stores the nearest items for the queries that begin with `first`, and clears the lists.
-    /// `search_again` receives a query and the k-th nearest item, if found. When it fills the list
-    /// again, it must return true.
-    pub(super) fn store(
+    /// Stores the nearest items for the queries that begin with `first`. `finish` must move the
+    /// items of a query from the list.
+    pub(super) fn store<L: Send>(
         &mut self,
         first: usize,
-        lists: &mut [Mutex<Nearest>],
+        lists: &mut [Mutex<L>],
         control: &Control,
-        search_again: impl Fn(usize, Option<Place>, &mut Nearest, &mut Keys) -> Result<bool>
-        + Sync
-        + Send,
+        finish: impl Fn(usize, &mut L, &mut Found) -> Result<()> + Sync + Send,
     ) -> Result<()> {
         let (k, score) = (self.k, &self.score);
         let out = self.scores[first * k..]
@@ -227,21 +229,15 @@ impl<T: Send, F: Fn(usize, f64) -> T + Sync> Results<'_, T, F> {
             .zip(self.indices[first * k..].par_chunks_mut(k));
         each(
             lists.par_iter_mut().zip(out).enumerate(),
-            || Ok(<(Keys, Spare)>::default()),
-            |(keys, spare), (q, (list, (scores, indices)))| {
+            || Ok(Found::default()),
+            |found, (q, (list, (scores, indices)))| {
                 let list = list.get_mut().expect("no thread panics while it holds the lock");
-                let last = list.sorted(spare)?.get(k - 1).copied();
-                let found = if search_again(first + q, last, list, keys)? {
-                    list.sorted(spare)?
-                } else {
-                    list.found()
-                };
-                indices[found.len()..].fill(-1);
-                for ((out_score, index), place) in scores.iter_mut().zip(indices).zip(found) {
-                    *out_score = score(first + q, place.key());
+                finish(first + q, list, found)?;
+                indices[found.places.len()..].fill(-1);
+                for ((out, index), place) in scores.iter_mut().zip(indices).zip(&found.places) {
+                    *out = score(first + q, place.key());
                     *index = i64::from(place.item());
                 }
-                list.clear();
                 control.check()
             },
         )
@@ -284,7 +280,7 @@ mod tests {
             places.reverse();
             let mut expected = places.clone();
             expected.sort_unstable();
-            sort(&mut places, &mut Spare::default()).unwrap();
+            sort(&mut places, &mut Vec::new(), &mut Vec::new()).unwrap();
             prop_assert!(places == expected);
         }
     }

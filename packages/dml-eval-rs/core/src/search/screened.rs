@@ -1,0 +1,562 @@
+//! Finds nearest neighbours among the items that a screen can't rule out.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::control::Control;
+use crate::counting_sort::sort_by_part;
+use crate::error::Result;
+use crate::kernel::{Hit, SweepResult};
+use crate::memory::{Grow, allocate, collect, try_collect};
+use crate::rows::keys::Keys;
+use crate::rows::packing::{ExpectedThreshold, Goal, Packing};
+use crate::rows::space::{Scratch, Space};
+use crate::screen::block::Blocks;
+use crate::screen::expected::SampledValues;
+use crate::screen::rounding::round_down;
+use crate::screen::tiling::blocks;
+use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
+use crate::search::candidates::{Candidates, Kth};
+use crate::search::filter::Filter;
+use crate::search::from_allowed::add_all;
+use crate::search::guess::{Guess, Start};
+use crate::search::places::{Found, Nearest, Results};
+use crate::side::Side;
+
+/// Thresholds are estimated for this number of parts of a search: the last half, the quarter
+/// before, the eighth before, ….
+const HALVES: usize = 5;
+
+/// A search in progress.
+struct Search<'a, 'f> {
+    first_query: usize,
+    filter: &'a Filter<'f>,
+    guess: Option<&'a Guess>,
+    lists: &'a Lists,
+    /// The smallest value per query that is listed, as float32 bits: first the guess, then the
+    /// value of the k-th nearest item so far.
+    thresholds: Vec<AtomicU32>,
+    /// The first threshold per query, if it comes from a sample.
+    guesses: Vec<AtomicU32>,
+    /// The value of the bound per query. Items that reach the bound are excluded.
+    below: Vec<f64>,
+    control: &'a Control,
+}
+
+/// Computes a lower bound for the value of a key.
+fn least_value<S: Space>(space: &S, query: usize, key: f64) -> f32 {
+    round_down(space.value(query, key) - space.value_slack())
+}
+
+fn float(bits: &AtomicU32) -> f32 {
+    f32::from_bits(bits.load(Relaxed))
+}
+
+/// A list per query: the items that may be among the k nearest.
+enum Lists {
+    /// The k nearest items so far, by keys.
+    Keys(Vec<Mutex<Nearest>>),
+    /// The items that values can't rule out.
+    Values(Vec<Mutex<Candidates>>),
+}
+
+fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
+    list.lock().expect("no thread panics while it holds the lock")
+}
+
+/// Hits as pairs (query, item), and a key per pair.
+#[derive(Default)]
+struct Hits {
+    pairs: Vec<(u32, u32)>,
+    keys: Vec<f64>,
+    of_query: (Vec<u32>, Keys),
+}
+
+impl Search<'_, '_> {
+    fn set_threshold(&self, q: usize, threshold: f32) {
+        self.thresholds[q].store(threshold.to_bits(), Relaxed);
+    }
+
+    /// Returns the hits of a row that the query's threshold, which may have increased since the
+    /// task began, does not exclude.
+    fn left<'h>(
+        &self,
+        task: &Task<'_>,
+        (q, margin): (usize, f64),
+        hits: &'h [Hit],
+    ) -> impl Iterator<Item = &'h Hit> + Clone {
+        let least = task.least_product(f64::from(float(&self.thresholds[q])), margin);
+        hits.iter().filter(move |hit| hit.value >= least)
+    }
+
+    /// Adds hits, sorted by row, to the lists of the queries. `margins` are the margins of the
+    /// rows.
+    fn receive<S: Space>(
+        &self,
+        space: &S,
+        task: &Task<'_>,
+        (first_query, first_item, margins): (usize, usize, &[f64]),
+        hits: &[Hit],
+        (scratch, Hits { pairs, keys, of_query: (items, scores) }): (&mut Scratch, &mut Hits),
+    ) -> Result<()> {
+        let by_row = hits.chunk_by(|a, b| a.row == b.row).map(|hits| {
+            let row = hits[0].row as usize;
+            (first_query - self.first_query + row, margins[row], hits)
+        });
+        let lists = match self.lists {
+            Lists::Keys(lists) => lists,
+            Lists::Values(lists) => {
+                for (q, margin, hits) in by_row {
+                    let hits = self.left(task, (q, margin), hits);
+                    let items = hits.map(|hit| (hit.value, first_item as u32 + hit.column));
+                    let list = &mut lock(&lists[q]);
+                    self.add_values(space, task, (q, margin), items, (list, scores))?;
+                }
+                return Ok(());
+            }
+        };
+        pairs.clear();
+        keys.clear();
+        for (q, margin, hits) in by_row {
+            let (query, hits) = (self.first_query + q, self.left(task, (q, margin), hits));
+            items.clear();
+            items.try_extend(hits.clone().map(|hit| first_item as u32 + hit.column))?;
+            if self.filter.below.is_some() {
+                let most = task.least_product(self.below[q], margin);
+                if hits.clone().any(|hit| hit.value >= most) {
+                    self.control.took(|| "bounds decided by scores");
+                    self.filter.drop_beyond(space, query, items, scores)?;
+                }
+            } else {
+                let screened = hits.map(|hit| space.key_of_screened(f64::from(hit.value)));
+                keys.try_extend(screened.map_while(|key| key))?;
+            }
+            pairs.try_extend(items.iter().map(|item| (query as u32, *item)))?;
+        }
+        if keys.len() < pairs.len() {
+            keys.clear();
+            space.keys(pairs, scratch, keys)?;
+        }
+        let mut keys = keys.iter().copied();
+        for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
+            let query = of_query[0].0 as usize;
+            let q = query - self.first_query;
+            let mut list = lock(&lists[q]);
+            if list.add(of_query.iter().map(|pair| pair.1).zip(&mut keys), None) {
+                self.set_threshold(q, least_value(space, query, list.worst().key()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds products and items to the list of the `q`-th query.
+    fn add_values<S: Space>(
+        &self,
+        space: &S,
+        task: &Task<'_>,
+        (q, margin): (usize, f64),
+        items: impl Iterator<Item = (f32, u32)>,
+        (list, keys): (&mut Candidates, &mut Keys),
+    ) -> Result<()> {
+        list.allow(margin);
+        for (product, item) in items {
+            if !list.add(product, item) {
+                continue;
+            }
+            let query = self.first_query + q;
+            let threshold = match list.make_room(space, query, keys)? {
+                Kth::Value(bound) => round_down(task.value(bound)),
+                Kth::Key(key) => {
+                    self.control.took(|| "candidates decided by keys");
+                    least_value(space, query, key)
+                }
+            };
+            self.set_threshold(q, threshold);
+        }
+        Ok(())
+    }
+}
+
+impl Observer for Search<'_, '_> {
+    /// Where the hits of each row end in the sorted hits; the hits sorted by row; and the pairs.
+    type Buffers = (Vec<u32>, Vec<Hit>, Hits);
+
+    fn group(&self, side: Side, item: usize) -> u32 {
+        self.filter.group(side, item)
+    }
+
+    fn excluded_others(&self, query: usize) -> &[u32] {
+        self.filter.excluded(query)
+    }
+
+    fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
+        let q = query - self.first_query;
+        visit((f64::from(float(&self.thresholds[q])), self.below[q]));
+    }
+
+    fn begin<S: Space>(
+        &self,
+        space: &S,
+        packing: &impl Packing,
+        blocks: Blocks<'_>,
+        control: &Control,
+    ) -> Result<()> {
+        let Some(guess) = self.guess else { return Ok(()) };
+        let below = |query: usize| self.below[query - self.first_query];
+        guess.starts(
+            space.kernel(),
+            packing,
+            blocks,
+            (self.filter, below),
+            control,
+            |query, start, keys| {
+                let q = query - self.first_query;
+                match (start, self.lists) {
+                    (Start::Items(found), Lists::Keys(lists)) => {
+                        keys.compute(space, query, found.iter().map(|(_, item)| *item))?;
+                        if let Some(key) = lock(&lists[q]).begin(keys.with_items()) {
+                            self.set_threshold(q, least_value(space, query, key));
+                        }
+                    }
+                    (Start::Value(value), _) => {
+                        self.guesses[q].store(value.to_bits(), Relaxed);
+                        self.set_threshold(q, value);
+                    }
+                    // Only prefixes start from items, and their lists contain keys.
+                    (Start::Items(_), Lists::Values(_)) => {}
+                }
+                Ok(())
+            },
+        )
+    }
+
+    fn observe<S: Space>(
+        &self,
+        space: &S,
+        task: &Task<'_>,
+        result: &SweepResult,
+        scratch: &mut Scratch,
+        (ends, hits, found): &mut Self::Buffers,
+    ) -> Result<()> {
+        let rows = (&task.rows, &task.columns, task.row_margins);
+        let columns = (&task.columns, &task.rows, task.column_margins);
+        let transposed = |hit: &Hit| Hit { row: hit.column, column: hit.row, ..*hit };
+        for is_row in [true, false] {
+            let (queries, others, margins) = if is_row { rows } else { columns };
+            let of_side = if is_row { &result.row_hits } else { &result.column_hits };
+            let of_side = of_side.iter().map(|hit| if is_row { *hit } else { transposed(hit) });
+            let is_allowed = |hit: &Hit| {
+                let query = queries.start + hit.row as usize;
+                self.filter.allows(query, others.start as u32 + hit.column)
+            };
+            let allowed = of_side.filter(is_allowed);
+            sort_by_part(allowed, queries.len(), |hit| hit.row as usize, ends, hits)?;
+            let side = (queries.start, others.start, margins);
+            self.receive(space, task, side, hits, (scratch, found))?;
+        }
+        Ok(())
+    }
+}
+
+/// Finds the `k` nearest gallery items per query among the items that a screen can't rule out.
+pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
+    space: &S,
+    filter: Filter<'_>,
+    control: &Control,
+    mut results: Results<'_, T, F>,
+) -> Result<()> {
+    let (k, queries, gallery) = (results.k, space.rows(Side::Query), space.rows(Side::Gallery));
+    let sizes = control.sizes();
+    let all = queries as u64 * gallery as u64;
+    // If the lists of all queries fit into memory, a pair is compared once for both items.
+    let may_share = space.is_own_gallery() && filter.is_symmetric();
+    let once = queries as u64 * (queries as u64).saturating_sub(1) / 2;
+    let value_of_bound = |query: usize| {
+        filter.below.map_or(f64::INFINITY, |bounds| space.value_of_score(bounds[query]))
+    };
+    let thresholds = || {
+        let all = collect(0..queries as u32)?;
+        let sampled = SampledValues::compute(
+            space,
+            &all,
+            |query, item| filter.excludes(query, item),
+            control,
+        )?;
+        // The k-th nearest in a share 1/m of the items has about rank m·k among all items.
+        let mut thresholds = allocate(sampled.queries.len() * HALVES)?;
+        for (i, &query) in sampled.queries.iter().enumerate() {
+            let beyond = sampled.above(i, value_of_bound(query as usize)) as usize;
+            for half in 0..HALVES {
+                let (value, share) =
+                    (sampled.at_rank(i, beyond + (k << half)), 0.5f64.powi(half as i32 + 1));
+                thresholds.try_push(ExpectedThreshold { query, value, share })?;
+            }
+        }
+        Ok(thresholds)
+    };
+    let packing = space.packing(
+        &Goal { pairs: if may_share { once } else { all }, thresholds: &thresholds },
+        control,
+    )?;
+    let guess = Guess::draw(space, &packing, k, &filter, control)?;
+    // Lists of values are smaller, but only save time if they allow this.
+    let results_bytes = queries * k * (size_of::<T>() + size_of::<i64>());
+    let fit = |of_query: usize, given: usize| {
+        let bytes = sizes.candidate_bytes.max(sizes.bytes_per_input_byte * given);
+        may_share && queries * of_query <= bytes
+    };
+    let by_keys = fit(Nearest::bytes(k), space.bytes());
+    let by_values = !by_keys
+        && !packing.is_sorted()
+        && filter.below.is_none()
+        && space.key_of_screened(0.0).is_none()
+        && fit(Candidates::bytes(k), space.bytes() + results_bytes);
+    let is_symmetric = by_keys || by_values;
+    let batch = if is_symmetric {
+        queries
+    } else {
+        (sizes.candidate_bytes / Nearest::bytes(k)).clamp(1, queries)
+    };
+    control.add_to_total(if is_symmetric { once } else { all });
+    if by_values {
+        control.took(|| "neighbours by values");
+    }
+    if batch < queries {
+        control.took(|| "neighbours in batches");
+    }
+    let mut lists = if by_values {
+        Lists::Values(try_collect((0..batch).map(|_| Candidates::new(k).map(Mutex::new)))?)
+    } else {
+        Lists::Keys(try_collect((0..batch).map(|_| Nearest::new(k).map(Mutex::new)))?)
+    };
+    for rows in blocks(0..queries, batch) {
+        let least = || collect(rows.clone().map(|_| AtomicU32::new(f32::MIN.to_bits())));
+        let search = Search {
+            first_query: rows.start,
+            filter: &filter,
+            below: collect(rows.clone().map(value_of_bound))?,
+            guess: guess.as_ref(),
+            lists: &lists,
+            thresholds: least()?,
+            guesses: least()?,
+            control,
+        };
+        if is_symmetric {
+            traverse_triangle(space, &packing, &search, rows.clone(), rows.clone(), control)?;
+        } else {
+            traverse_rectangle(space, &packing, &search, rows.clone(), control)?;
+        }
+        let guesses = search.guesses;
+        // A triangle lacks the diagonal.
+        let have_own = is_symmetric && filter.finds_own();
+        let own = |query: usize| have_own.then_some(query as u32);
+        let complete = |query: usize, found: &mut Found| {
+            let guess = float(&guesses[query - rows.start]);
+            // When the k-th key is below the guess, items that were not listed may be nearer.
+            let last = found.places.get(k - 1);
+            let is_complete = guess == f32::MIN
+                || last.is_some_and(|last| least_value(space, query, last.key()) >= guess);
+            if is_complete {
+                return Ok(());
+            }
+            control.took(|| "neighbours of all items");
+            let mut list = Nearest::new(k)?;
+            add_all(space, query, &filter, &mut list, &mut found.keys)?;
+            list.finish(found)
+        };
+        let first = rows.start;
+        match &mut lists {
+            Lists::Keys(lists) => {
+                results.store(first, &mut lists[..rows.len()], control, |query, list, found| {
+                    found.keys.compute(space, query, own(query).into_iter())?;
+                    list.add(found.keys.with_items(), None);
+                    list.finish(found)?;
+                    complete(query, found)
+                })?;
+            }
+            Lists::Values(lists) => {
+                results.store(first, &mut lists[..rows.len()], control, |query, list, found| {
+                    list.finish(space, query, own(query), found)?;
+                    complete(query, found)
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::Array2;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kernel::{names, select};
+    use crate::random::Random;
+    use crate::rows::dense::{Dense, Precision};
+    use crate::rows::matrix::Matrix;
+    use crate::rows::own_item::OwnItem;
+    use crate::rows::similarity::Similarity;
+    use crate::search::filter::SharedLists;
+    use crate::search::from_allowed::nearest_allowed;
+    use crate::sizes::Sizes;
+
+    const DIM: usize = 40;
+    const ITEMS: usize = 900;
+
+    /// Makes classes of similar rows, some rows equal, in class order or not.
+    fn rows(of_a_class: usize, is_in_order: bool, seed: u64) -> Array2<f32> {
+        let mut random = Random::new(seed);
+        let classes = ITEMS.div_ceil(of_a_class);
+        let centres = Array2::from_shape_fn((classes, DIM), |(_, j)| {
+            (random.uniform() - 0.5) * (-0.1 * j as f64).exp()
+        });
+        let class = |i: usize| if is_in_order { i / of_a_class } else { i % classes };
+        let mut noise = 0.0;
+        Array2::from_shape_fn((ITEMS, DIM), |(i, j)| {
+            if random.below(3) > 0 {
+                noise = 0.02 * (random.uniform() - 0.5);
+            }
+            (centres[[class(i), j]] + if i % 5 == 0 { 0.0 } else { noise }) as f32
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+        #[test]
+        fn neighbours_are_the_first_by_key_and_index(
+            k in 1usize..60, of_a_class in 2usize..80, is_in_order in any::<bool>(),
+            excludes in any::<bool>(), seed in any::<u64>(),
+            (has_labels, has_lists, has_bounds) in (any::<bool>(), any::<bool>(), any::<bool>()),
+            (allows_some, have_own_lists) in (any::<bool>(), any::<bool>()),
+        ) {
+            let x = rows(of_a_class, is_in_order, seed);
+            let own = if excludes || has_labels { OwnItem::SameIndex } else { OwnItem::Absent };
+            let mut random = Random::new(seed ^ 1);
+            let labels: Vec<u32> = (0..ITEMS as u32)
+                .map(|i| if is_in_order { i % 2 } else { i / of_a_class as u32 })
+                .collect();
+            let lists: Vec<Vec<u32>> = (0..ITEMS)
+                .map(|_| (0..ITEMS as u32).filter(|_| random.below(9) == 0).collect())
+                .collect();
+            let some: Vec<u32> = (0..ITEMS as u32).filter(|_| random.below(4) == 0).collect();
+            // Some queries have an empty list, or all queries share a list.
+            let (offsets, of_queries) = (
+                [0, 0, some.len() as u64],
+                (0..ITEMS as u32)
+                    .map(|i| u32::from(have_own_lists && i % 50 > 0))
+                    .collect::<Vec<_>>(),
+            );
+            let allowed = allows_some.then_some(SharedLists {
+                offsets: if have_own_lists { &offsets } else { &offsets[1..] },
+                items: &some,
+                lists: &of_queries,
+            });
+            let mut below = Vec::new();
+            let mut expected: Vec<Vec<(f64, i64)>> = Vec::new();
+            let guesses = |guess_percent| Sizes {
+                guessed_neighbours: 1,
+                guess_spacing: 2,
+                guess_percent,
+                ..Sizes::default()
+            };
+            let whole = |sizes| Sizes { directions: Some(0), ..sizes };
+            let sizes = [
+                whole(Sizes::default()),
+                Sizes { directions: Some(30), guess_spacing: 2, ..Sizes::default() },
+                Sizes { candidate_bytes: 1, bytes_per_input_byte: 0, ..whole(guesses(10_000)) },
+                Sizes { block_bytes: 20_000, candidate_bytes: 1, ..whole(guesses(40)) },
+            ];
+            for (kernel, sizes) in
+                names().into_iter().flat_map(|name| sizes.clone().map(|sizes| (name, sizes)))
+            {
+                let (rows, kernel) = (Matrix::F32(x.view()), select(Some(kernel)).unwrap());
+                let control = Control::traced(sizes.clone());
+                let dense = Dense::new(
+                    rows,
+                    None,
+                    Similarity::Euclidean,
+                    Precision::SixteenBit,
+                    kernel,
+                    &control,
+                )
+                .unwrap();
+                if expected.is_empty() {
+                    for query in 0..ITEMS as u32 {
+                        let pairs: Vec<_> = (0..ITEMS as u32).map(|item| (query, item)).collect();
+                        let (mut keys, mut scores) = (Vec::new(), Vec::new());
+                        dense.keys(&pairs, &mut Scratch::default(), &mut keys).unwrap();
+                        dense.scores(&pairs, &mut Scratch::default(), &mut scores).unwrap();
+                        let bound = scores[random.below(ITEMS)];
+                        below.push(bound);
+                        let mut all: Vec<(f64, i64)> = keys.into_iter().zip(0..).collect();
+                        all.retain(|(_, item)| {
+                            let other = *item as usize;
+                            (other != query as usize || matches!(own, OwnItem::Absent))
+                                && !(has_labels && labels[other] == labels[query as usize])
+                                && !(has_lists && lists[query as usize].contains(&(other as u32)))
+                                && (!has_bounds || scores[other] < bound)
+                                && !(allows_some
+                                    && (have_own_lists && query % 50 == 0
+                                        || !some.contains(&(other as u32))))
+                        });
+                        all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+                        all.truncate(k);
+                        expected.push(all);
+                    }
+                }
+                let (mut keys, mut items) = (vec![0.0; ITEMS * k], vec![0; ITEMS * k]);
+                let (bounds, list) = (below.clone(), |query: usize| lists[query].as_slice());
+                let filter = Filter {
+                    own,
+                    labels: has_labels.then_some((&labels, &labels)),
+                    excluded: if has_lists { Some(&list) } else { None },
+                    below: has_bounds.then_some(&bounds),
+                    allowed,
+                };
+                let results =
+                    Results { k, score: |_, key| key, scores: &mut keys, indices: &mut items };
+                nearest_screened(&dense, filter, &control, results).unwrap();
+                if allows_some && sizes.directions == Some(0) {
+                    let (mut again, mut again_items) = (vec![0.0; ITEMS * k], vec![0; ITEMS * k]);
+                    let results = Results {
+                        k,
+                        score: |_, key| key,
+                        scores: &mut again,
+                        indices: &mut again_items,
+                    };
+                    nearest_allowed(&dense, filter, 0, &control, results).unwrap();
+                    prop_assert_eq!((&again, &again_items), (&keys, &items));
+                }
+                let found = keys.chunks(k).zip(items.chunks(k));
+                for (query, (expected, (keys, items))) in expected.iter().zip(found).enumerate() {
+                    let mut found: Vec<(f64, i64)> =
+                        keys.iter().copied().zip(items.iter().copied()).collect();
+                    found.truncate(expected.len());
+                    prop_assert!(items[expected.len()..].iter().all(|item| *item == -1));
+                    prop_assert_eq!(
+                        &found,
+                        expected,
+                        "{} {:?}, query {}",
+                        kernel.name,
+                        sizes,
+                        query
+                    );
+                }
+                let is_guessed = sizes.directions == Some(0)
+                    && k >= sizes.guessed_neighbours
+                    && k < if allows_some { some.len() } else { ITEMS }
+                    && !(has_labels || has_lists || has_bounds || allows_some && have_own_lists);
+                prop_assert_eq!(control.paths().contains_key("thresholds guessed"), is_guessed);
+                // From 8 neighbours on, lists of keys exceed the inputs.
+                let lists_values = k >= 8
+                    && sizes.block_bytes == 20_000
+                    && !(has_lists || has_bounds || allows_some);
+                prop_assert!(
+                    !lists_values || control.paths().contains_key("neighbours by values")
+                );
+            }
+        }
+    }
+}
