@@ -48,8 +48,7 @@ impl Candidates {
         self.margin = self.margin.max(margin);
     }
 
-    /// Adds an item. Returns true if the list is full, and [`make_room`](Self::make_room) must be
-    /// called.
+    /// Adds an item. Returns true if the list is full: then, call [`make_room`](Self::make_room).
     #[expect(clippy::disallowed_methods, reason = "a list that is full is cut")]
     pub fn add(&mut self, value: f32, item: u32) -> bool {
         self.items.push((value, item));
@@ -79,15 +78,13 @@ impl Candidates {
             }
         }
         keys.compute(space, query, self.items.iter().map(|item| item.1))?;
-        let mut places = allocate(self.items.len())?;
-        places.try_extend(
-            keys.with_items()
-                .zip(&self.items)
-                .map(|((item, key), (value, _))| (Place::new(key, item), *value)),
-        )?;
-        let worst = places.select_nth_unstable_by_key(k - 1, |place| place.0).1.0;
+        let places = keys.with_items().map(|(item, key)| Place::new(key, item));
+        let mut sorted = allocate(self.items.len())?;
+        sorted.try_extend(places)?;
+        let worst = *sorted.select_nth_unstable(k - 1).1;
+        // From now on, values don't matter.
         self.items.clear();
-        self.items.try_extend(places[..k].iter().map(|(place, value)| (*value, place.item())))?;
+        self.items.try_extend(sorted[..k].iter().map(|place| (0.0, place.item())))?;
         self.worst = Some(worst);
         Ok(Kth::Key(worst.key()))
     }
