@@ -236,7 +236,7 @@ impl Observer for Search<'_, '_> {
         task: &Task<'_>,
         result: &SweepResult,
         scratch: &mut Scratch,
-        (ends, hits, found): &mut Self::Buffers,
+        (ends, hits, pairs): &mut Self::Buffers,
     ) -> Result<()> {
         let rows = (&task.rows, &task.columns, task.row_margins);
         let columns = (&task.columns, &task.rows, task.column_margins);
@@ -252,7 +252,7 @@ impl Observer for Search<'_, '_> {
             let allowed = of_side.filter(is_allowed);
             sort_by_part(allowed, queries.len(), |hit| hit.row as usize, ends, hits)?;
             let side = (queries.start, others.start, margins);
-            self.receive(space, task, side, hits, (scratch, found))?;
+            self.receive(space, task, side, hits, (scratch, pairs))?;
         }
         Ok(())
     }
@@ -299,7 +299,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
         control,
     )?;
     let guess = Guess::draw(space, &packing, k, &filter, control)?;
-    // Lists of values are smaller, but only save time if they allow this.
+    // Lists of values are smaller. They only save time if each pair is compared once.
     let results_bytes = queries * k * (size_of::<T>() + size_of::<i64>());
     let fit = |of_query: usize, given: usize| {
         let bytes = sizes.candidate_bytes.max(sizes.bytes_per_input_byte * given);
