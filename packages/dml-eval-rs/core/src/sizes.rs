@@ -89,9 +89,9 @@ sizes! {
     /// Open pairs are decided using a table of all keys in a task if at least one pair in this
     /// number is open.
     pairs_per_open_key: 8;
-    /// The approximate maximum bytes of a search's lists in memory. To compare each pair of an array
-    /// once, lists may also take `bytes_per_input_byte` times the bytes of the inputs or, if they
-    /// contain values instead of keys, of the inputs and the results.
+    /// The approximate maximum bytes of a search's lists in memory. To compare each pair of an
+    /// array once, lists may also take `bytes_per_input_byte` times the bytes of the inputs or, if
+    /// they contain values instead of keys, of the inputs and the results.
     candidate_bytes: 64 << 20;
     /// The minimum number of neighbours to use tables of keys.
     table_neighbours: 32;
