@@ -155,6 +155,8 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
                 o.gallery or o.exclude or o.allowed or o.relevant),
             "queries differ from the gallery, or lists exclude items",
         ),
+        ("avx512.*skipping tiles, both", lambda _, o: not (o.below and o.kind == "duplicates"),
+         "each part of a tile has a column with fewer than k negatives below the bound"),
         (", rows$", lambda _, o: o.how != "range" or o.gallery or o.allowed,
          "one threshold serves both sides"),
         ("ranges", lambda _, o: o.how == "range" and (o.gallery or o.allowed),
@@ -216,9 +218,7 @@ def screen_paths(family: str) -> Iterator[str]:
                 yield f"{kernel}, ByteQuad, whole rows, {shape}"
         hows = ["whole rows", "along directions"]
         if word == "Int16Pair":
-            hows.append("along directions, skipping tiles")
-            if kernel != "avx512":  # which has no products of bytes
-                hows.append("whole rows, skipping tiles")
+            hows += ["along directions, skipping tiles", "whole rows, skipping tiles"]
         if family == "verify":
             hows = ["whole rows"] if screen == "float32" else []
         for how in hows:

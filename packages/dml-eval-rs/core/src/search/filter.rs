@@ -100,11 +100,12 @@ impl<'a> Filter<'a> {
     }
 
     /// Whether queries find each other or don't, if the queries are also the gallery. Bounds may
-    /// differ.
+    /// differ, but none may be compared with the query itself, which a triangle lacks.
     pub(super) fn is_symmetric(&self) -> bool {
         let has_same_labels = self.labels.is_none_or(|(queries, items)| queries == items);
         let lists = self.excluded.is_some() || self.allowed.is_some();
-        has_same_labels && !lists && !matches!(self.own, OwnItem::Listed(_))
+        let bounds_own = self.below.is_some() && self.finds_own();
+        has_same_labels && !lists && !bounds_own && !matches!(self.own, OwnItem::Listed(_))
     }
 
     /// Whether queries that are also the gallery find themselves.

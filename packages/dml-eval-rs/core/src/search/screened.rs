@@ -462,9 +462,11 @@ mod tests {
                 ..Sizes::default()
             };
             let whole = |sizes| Sizes { directions: Some(0), ..sizes };
+            // A sample of the allowed items fills at least one panel of any kernel.
+            let spaced = Sizes { guess_spacing: 2, ..Sizes::default() };
             let sizes = [
-                whole(Sizes::default()),
-                Sizes { directions: Some(30), guess_spacing: 2, ..Sizes::default() },
+                whole(spaced.clone()),
+                Sizes { directions: Some(30), ..spaced },
                 Sizes { candidate_bytes: 1, bytes_per_input_byte: 0, ..whole(guesses(10_000)) },
                 Sizes { block_bytes: 20_000, candidate_bytes: 1, ..whole(guesses(40)) },
             ];
