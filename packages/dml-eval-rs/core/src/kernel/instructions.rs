@@ -1,19 +1,20 @@
 //! Runs functions of other modules, compiled for the vector instructions of a kernel.
 
 /// Work to be compiled for the instructions of a kernel. Only `run` and code that is inlined into
-/// it are compiled for these. Short closures are inlined; a longer `run`, and the functions that it
-/// calls, must be marked `inline(always)`.
+/// it are compiled for these. Short closures are inlined; a longer `run` or closure, and the
+/// functions that it calls, must be marked `inline(always)`. (A closure that is called as `FnOnce`
+/// is called by a function that lacks the mark.)
 pub(crate) trait Work {
     type Output;
 
     fn run(self) -> Self::Output;
 }
 
-impl<R, F: FnOnce() -> R> Work for F {
+impl<R, F: FnMut() -> R> Work for F {
     type Output = R;
 
     #[inline(always)]
-    fn run(self) -> R {
+    fn run(mut self) -> R {
         self()
     }
 }

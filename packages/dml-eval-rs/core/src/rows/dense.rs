@@ -6,7 +6,7 @@ mod scores;
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::exact::{PAIRS, cosine_key};
-use crate::kernel::{Kernel, Word, prefetch};
+use crate::kernel::{Kernel, Word};
 use crate::memory::Grow;
 use crate::rows::byte_rows::ByteRow;
 use crate::rows::matrix::{Matrix, Source};
@@ -261,30 +261,30 @@ impl<'a> Dense<'a> {
     /// type.
     fn sum_bytes(&self, pairs: &[(u32, u32)], sums: &mut [f64]) -> bool {
         let is_distance = self.similarity == Similarity::Euclidean;
-        for (&(query, item), sum) in pairs.iter().zip(sums) {
-            let rows =
-                (self.queries.bytes_of(query as usize), self.gallery.bytes_of(item as usize));
-            let (Some(query), Some(item)) = rows else { return false };
-            *sum = if is_distance {
-                self.kernel.vectorize(
-                    #[inline(always)]
-                    || query.squared_distance(item),
-                )
-            } else {
-                self.kernel.vectorize(
-                    #[inline(always)]
-                    || query.dot(item),
-                )
-            };
-        }
-        true
+        self.kernel.vectorize(
+            #[inline(always)]
+            || {
+                for (at, (&(query, item), sum)) in pairs.iter().zip(&mut *sums).enumerate() {
+                    if let Some(ahead) = pairs.get(at + AHEAD) {
+                        self.gallery.prefetch(ahead.1 as usize);
+                    }
+                    let query = self.queries.bytes_of(query as usize);
+                    let (Some(query), Some(item)) = (query, self.gallery.bytes_of(item as usize))
+                    else {
+                        return false;
+                    };
+                    *sum = if is_distance { query.squared_distance(item) } else { query.dot(item) };
+                }
+                true
+            },
+        )
     }
 
-    /// Prefetches a row into the caches if it exists and is float32.
+    /// Prefetches a row into the caches if it exists.
     #[inline(always)]
     pub(super) fn prefetch(&self, side: Side, row: usize) {
         if row < self.rows(side) {
-            self.matrix(side).slice32(row).map(prefetch);
+            self.matrix(side).prefetch(row);
         }
     }
 

@@ -4,6 +4,7 @@
 use half::f16;
 use ndarray::ArrayView2;
 
+use crate::kernel::prefetch;
 use crate::rows::byte_rows::ByteRow;
 
 /// Rows that can be read one by one, widened exactly to float64.
@@ -136,6 +137,16 @@ impl Matrix<'_> {
             Matrix::I8(x) => contiguous(x, row).map(ByteRow::Signed),
             Matrix::U8(x) => contiguous(x, row).map(ByteRow::Unsigned),
             _ => None,
+        }
+    }
+
+    /// Prefetches a row that is float32 or consists of bytes, and is contiguous.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, row: usize) {
+        match self.bytes_of(row) {
+            Some(ByteRow::Signed(row)) => prefetch(row),
+            Some(ByteRow::Unsigned(row)) => prefetch(row),
+            None => self.slice32(row).map(prefetch).unwrap_or_default(),
         }
     }
 }

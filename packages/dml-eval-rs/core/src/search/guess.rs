@@ -5,9 +5,9 @@
 //! the lists are full: `knn` of 20,000 x 128 isotropic rows takes twice as long for k = 10. The
 //! k-th largest lower bound in a sample is a correct threshold, because at least k items reach it.
 //! If k is at least `guessed_neighbours`, a higher *guess* is used: if the sample is expected to
-//! contain n of the k nearest, slightly more than n sampled values exceed the guess. The guess is
-//! too high for a few queries in a thousand; the search notices this, and compares these queries
-//! with all items. For k = 1,000 of these rows, a guess halves the time
+//! contain n of the k nearest, somewhat more than n sampled values exceed the guess. The guess is
+//! too high for few queries; the search notices this, and compares these queries with all items.
+//! For k = 1,000 of these rows, a guess halves the time
 //! (`benchmarks/evaluator/cliffs.py rows --only knn`).
 
 use std::ops::Range;
@@ -36,8 +36,6 @@ const SAMPLED_NEIGHBOURS: usize = 128;
 /// 3 √(k N / n) items pass that aren't neighbours. The sum is least if n is proportional to the
 /// cube root of N k. For N = 1,000,000 and k = 100, n is 1.9 % of the gallery.
 const SAMPLED_PER_ROOT: f64 = 40.0;
-/// A guess allows for this number of standard deviations in the number of neighbours in the sample.
-const DEVIATIONS: f64 = 3.0;
 /// If several items share a lane, about one in this number of lanes contains a neighbour.
 const LANES_PER_NEIGHBOUR: usize = 8;
 /// If the threshold isn't guessed, a sample has at least `LEAST_SAMPLED` items, and
@@ -70,6 +68,20 @@ pub(super) struct Guess {
     rank: usize,
     /// Whether fewer than k items may reach the threshold.
     is_guess: bool,
+}
+
+/// Chooses the rank (from 0) of a guess among the sampled values, where `mean` of these are expected
+/// to be neighbours. If more are, the guess is too high, and all items are compared. If a rank is
+/// increased by one, about 1 / `ranks` of all items pass in addition. So the cost is least where the
+/// probability that exactly `rank` values are neighbours (by Poisson) falls below 1 / `ranks`.
+fn cheapest_rank(mean: f64, ranks: f64) -> usize {
+    let mut rank = 0;
+    let mut probability = (-mean).exp();
+    while (rank as f64) < mean || probability * ranks > 1.0 {
+        rank += 1;
+        probability *= mean / rank as f64;
+    }
+    rank
 }
 
 impl Guess {
@@ -108,10 +120,11 @@ impl Guess {
         if count < groups || count == 0 || k >= items {
             return Ok(None);
         }
-        let share = 1.0 - (1.0 - k as f64 / items as f64).powf(count as f64 / groups as f64);
-        let mean = share * (groups * width) as f64;
         let rank = if is_guess {
-            (mean + DEVIATIONS * mean.sqrt()) as usize * sizes.guess_percent / 100
+            let share = 1.0 - (1.0 - k as f64 / items as f64).powf(count as f64 / groups as f64);
+            let mean = share * (groups * width) as f64;
+            let rank = cheapest_rank(mean, (count * width) as f64 * (1.0 - share));
+            rank * sizes.guess_percent / 100
         } else {
             k - 1
         };
@@ -252,9 +265,8 @@ impl Guess {
                     }
                     if !lanes.residual_norms.is_empty() && !rows.residual_norms.is_empty() {
                         let of_rows = &rows.residual_norms[first - rows.rows.start..];
-                        kernel.vectorize(|| {
-                            subtract(&mut tile[..size], of_rows, &lanes.residual_norms[places])
-                        });
+                        let of_lanes = &lanes.residual_norms[places];
+                        kernel.vectorize(|| subtract(&mut tile[..size], of_rows, of_lanes));
                     }
                     for (_, at) in excluded.iter().filter(|(of, _)| *of == p as usize) {
                         tile[*at] = f32::NEG_INFINITY;

@@ -127,8 +127,9 @@ impl Dense<'_> {
                 None => {
                     for (i, row) in single.chunks_exact_mut(dim).take(together).enumerate() {
                         if let Some(numbers) = halves {
-                            let numbers = row.iter_mut().zip(&numbers[(at + i) * dim..]);
+                            let numbers = &numbers[(at + i) * dim..];
                             self.kernel.vectorize(|| {
+                                let numbers = row.iter_mut().zip(numbers);
                                 numbers.for_each(|(single, half)| *single = widen_half(*half))
                             });
                         } else if let Some(bytes) = self.gallery.bytes_of(at + i) {

@@ -104,8 +104,8 @@ impl Dense<'_> {
                 let item_squares = &self.squares(Side::Gallery)[items];
                 for (line, query) in lines {
                     let first = self.squares(Side::Query)[query];
-                    let scores = line.iter_mut().zip(item_squares);
                     self.kernel.vectorize(|| {
+                        let scores = line.iter_mut().zip(item_squares);
                         scores.for_each(|(sum, second)| *sum = cosine(*sum, first * second))
                     });
                 }
