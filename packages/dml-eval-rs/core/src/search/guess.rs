@@ -354,3 +354,30 @@ fn subtract(tile: &mut [f32], rows: &[f64], columns: &[f64]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn no_rank_is_much_cheaper(mean in 0.0f64..130.0, ranks in 0.5f64..1e6) {
+            // In units of the cost to compare all items: items pass at every rank, and all items
+            // are compared if more neighbours are sampled than the rank.
+            let (mut probability, mut at_most) = ((-mean).exp(), 0.0);
+            let mut costs = Vec::new();
+            for rank in 0..1000 {
+                at_most += probability;
+                costs.push(rank as f64 / ranks + (1.0 - at_most));
+                probability *= mean / (rank + 1) as f64;
+            }
+            let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
+            let rank = cheapest_rank(mean, ranks);
+            // Below the mean, half of the guesses would be too high, so no such rank is chosen.
+            let is_mean = rank == mean.ceil() as usize;
+            prop_assert!(is_mean || rank as f64 > mean && costs[rank] <= least + 1.01 / ranks);
+        }
+    }
+}
