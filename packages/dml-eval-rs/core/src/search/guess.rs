@@ -70,10 +70,10 @@ pub(super) struct Guess {
     is_guess: bool,
 }
 
-/// Chooses the rank (from 0) of a guess among the sampled values, where `mean` of these are expected
-/// to be neighbours. If more are, the guess is too high, and all items are compared. If a rank is
-/// increased by one, about 1 / `ranks` of all items pass in addition. So the cost is least where the
-/// probability that exactly `rank` values are neighbours (by Poisson) falls below 1 / `ranks`.
+/// Chooses the rank (from 0) of a guess among the sampled values, of which `mean` are expected to
+/// belong to neighbours. If more than `rank` do, the guess is too high, and all items are compared.
+/// With each rank, about 1 / `ranks` of all items pass in addition. So the cost is least where the
+/// probability that exactly `rank` values do (by Poisson) falls below 1 / `ranks`.
 fn cheapest_rank(mean: f64, ranks: f64) -> usize {
     let mut rank = 0;
     let mut probability = (-mean).exp();
@@ -364,20 +364,19 @@ mod tests {
     proptest! {
         #[test]
         fn no_rank_is_much_cheaper(mean in 0.0f64..130.0, ranks in 0.5f64..1e6) {
-            // In units of the cost to compare all items: items pass at every rank, and all items
-            // are compared if more neighbours are sampled than the rank.
+            // The expected cost per rank, in units of the cost to compare all items.
             let (mut probability, mut at_most) = ((-mean).exp(), 0.0);
             let mut costs = Vec::new();
             for rank in 0..1000 {
                 at_most += probability;
-                costs.push(rank as f64 / ranks + (1.0 - at_most));
-                probability *= mean / (rank + 1) as f64;
+                costs.push(f64::from(rank) / ranks + (1.0 - at_most));
+                probability *= mean / f64::from(rank + 1);
             }
             let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
             let rank = cheapest_rank(mean, ranks);
             // Below the mean, half of the guesses would be too high, so no such rank is chosen.
-            let is_mean = rank == mean.ceil() as usize;
-            prop_assert!(is_mean || rank as f64 > mean && costs[rank] <= least + 1.01 / ranks);
+            let is_first = rank == mean.ceil() as usize;
+            prop_assert!(is_first || rank as f64 > mean && costs[rank] <= least + 1.01 / ranks);
         }
     }
 }
