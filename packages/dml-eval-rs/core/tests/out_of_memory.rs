@@ -130,8 +130,8 @@ impl Run {
             (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % 12).collect::<Vec<_>>()
         };
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        // `build` does not wait for the threads, which allocate queues of their own when they
-        // start: wait here, or one of these allocations could be the one to fail.
+        // `build` does not wait for the threads, which allocate their queues when they start: wait
+        // here, or one of these allocations could be the one to fail.
         pool.broadcast(|_| ());
         Run {
             pool,

@@ -154,8 +154,8 @@ impl RowWords {
     /// Writes the words into a lane of a panel with `width` lanes.
     #[inline(always)]
     pub fn write(&self, lane: usize, width: usize, panel: &mut [u32]) {
-        for (packed, word) in panel[lane..].iter_mut().step_by(width).zip(&self.words) {
-            *packed = *word;
+        for (step, word) in panel.chunks_exact_mut(width).zip(&self.words) {
+            step[lane] = *word;
         }
     }
 

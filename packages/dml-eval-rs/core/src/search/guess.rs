@@ -70,9 +70,9 @@ pub(super) struct Guess {
     is_guess: bool,
 }
 
-/// Chooses the rank (from 0) of a guess among the sampled values, of which `mean` are expected to
-/// belong to neighbours. If more than `rank` do, the guess is too high, and all items are compared.
-/// With each rank, about 1 / `ranks` of all items pass in addition. So the cost is least where the
+/// Chooses the rank (from 0) of a guess among sampled values. About `mean` of these values belong
+/// to neighbours; if more than `rank` do, the guess is too high, and all items are compared. With
+/// each rank, about 1 / `ranks` of all items pass in addition. So the cost is least where the
 /// probability that exactly `rank` values do (by Poisson) falls below 1 / `ranks`.
 fn cheapest_rank(mean: f64, ranks: f64) -> usize {
     let mut rank = 0;
