@@ -151,11 +151,11 @@ impl RowWords {
         }
     }
 
-    /// Writes the words into a lane of a panel with `width` lanes.
+    /// Writes the words into a lane of a panel with `width` lanes. `panel` may begin at any lane.
     #[inline(always)]
     pub fn write(&self, lane: usize, width: usize, panel: &mut [u32]) {
-        for (step, word) in panel.chunks_exact_mut(width).zip(&self.words) {
-            step[lane] = *word;
+        for (packed, word) in panel[lane..].iter_mut().step_by(width).zip(&self.words) {
+            *packed = *word;
         }
     }
 
