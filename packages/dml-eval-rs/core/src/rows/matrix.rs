@@ -146,7 +146,9 @@ impl Matrix<'_> {
         match self.bytes_of(row) {
             Some(ByteRow::Signed(row)) => prefetch(row),
             Some(ByteRow::Unsigned(row)) => prefetch(row),
-            None => self.slice32(row).map(prefetch).unwrap_or_default(),
+            None => {
+                self.slice32(row).map(prefetch);
+            }
         }
     }
 }
