@@ -137,9 +137,13 @@ impl Task<'_> {
         peers: &dyn Peers,
         control: &Control,
     ) -> Result<Vec<PerQuery>> {
-        let relations =
-            self.views.iter().map(|view| view.build(items)).collect::<Result<Vec<_>>>()?;
-        dml_eval::evaluate_all(space, &relations, &self.rules, &self.options, peers, control)
+        let mut results = Vec::new();
+        for view in self.views {
+            let (relation, rules) = (view.build(items)?, &self.rules);
+            let found = dml_eval::evaluate(space, &relation, rules, &self.options, peers, control)?;
+            results.extend(found);
+        }
+        Ok(results)
     }
 }
 

@@ -44,6 +44,7 @@ impl RelationArrays<'_> {
             Some(Lists {
                 offsets: optional_slice(offsets).ok()??,
                 items: optional_slice(items).ok()??,
+                of_queries: None,
             })
         };
         Ok(RelationView {

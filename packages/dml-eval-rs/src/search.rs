@@ -2,8 +2,8 @@
 
 use dml_eval::ndarray::ArrayView2;
 use dml_eval::{
-    Ceiling, Codes, Control, Dense, Filter, Hardness, Matrix, OwnItem, Positives, Precision,
-    Ranges, Result, SharedLists,
+    Ceiling, Codes, Control, Dense, Filter, Hardness, Lists, Matrix, OwnItem, Positives, Precision,
+    Ranges, Result,
 };
 use numpy::{
     Element, IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2,
@@ -38,12 +38,12 @@ pub struct Options<'py> {
 type ListArrays<'py> =
     (PyReadonlyArray1<'py, u64>, PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, u32>);
 
-fn lists<'a>(arrays: &'a ListArrays<'_>) -> PyResult<SharedLists<'a>> {
-    let (offsets, items, lists) = arrays;
-    Ok(SharedLists {
+fn lists<'a>(arrays: &'a ListArrays<'_>) -> PyResult<Lists<'a>> {
+    let (offsets, items, of_queries) = arrays;
+    Ok(Lists {
         offsets: offsets.as_slice()?,
         items: items.as_slice()?,
-        lists: lists.as_slice()?,
+        of_queries: Some(of_queries.as_slice()?),
     })
 }
 
@@ -125,7 +125,7 @@ pub fn knn<'py>(
 }
 
 /// Offsets (Q + 1,), gallery indices (M,), and similarities (float32) or distances (int32) (M,).
-type Lists<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyAny>);
+type RangeArrays<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyAny>);
 
 /// Finds all gallery items per query with a similarity of at least the threshold, or a distance of
 /// at most the threshold.
@@ -138,8 +138,8 @@ pub fn range_search<'py>(
     threshold: f64,
     max_results: u64,
     options: Option<Options<'py>>,
-) -> PyResult<Lists<'py>> {
-    fn to_lists<T: Element>(py: Python<'_>, found: Ranges<T>) -> Lists<'_> {
+) -> PyResult<RangeArrays<'py>> {
+    fn to_lists<T: Element>(py: Python<'_>, found: Ranges<T>) -> RangeArrays<'_> {
         (
             found.offsets.into_pyarray(py),
             found.indices.into_pyarray(py),

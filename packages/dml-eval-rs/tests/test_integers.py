@@ -88,7 +88,7 @@ def test_bytes_in_place_have_the_bits_of_float32_copies(
             q, g = q.astype(np.float32), g.astype(np.float32)
         options: Any = {"similarity": similarity, "exclude": np.array([3, -1, 7, 7, 59])}
         with trial(
-            kernel=screen[0], screen=screen[1], guessed_neighbours=1, table_neighbours=tables,
+            kernel=screen[0], screen=screen[1], table_neighbours=tables,
             **sizes,
         ):  # fmt: skip
             found = knn(q, g, 11, **options)

@@ -1,6 +1,4 @@
-"""Levels of labels in a single pass must give the bits of separate calls, and the slow reference's
-values.
-"""
+"""Levels of labels must give the bits of separate calls, and the slow reference's values."""
 
 from __future__ import annotations
 

@@ -43,9 +43,8 @@ PATHS: dict[str, tuple[str, ...]] = {
     ),
     "search": (
         *_TABLES, "thresholds from cells", "thresholds sampled", "thresholds guessed",
-        "neighbours of all items", "neighbours by values", "candidates decided by keys",
-        "neighbours from tables",
-        "neighbours from tables of parts", "neighbours in batches", "ranges in batches",
+        "neighbours of all items", "neighbours from tables", "neighbours from tables of parts",
+        "neighbours in batches", "ranges in batches",
         "narrow panel",
         "few queries", "allowed items one by one", "bounds by lists",
         "bounds by pairs", "bounds from tables", "bounds decided by scores",
@@ -80,7 +79,6 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         (", rows$", lambda name, _: name != "shards",
          "blocks of one array are compared for both sides"),
         ("leaving out", lambda _, o: _has_lists(o), "every item of another class counts"),
-        ("leaving out", lambda _, o: o.how != "levels", "levels subtract listed items afterwards"),
         ("several brackets", lambda name, _: name.startswith("all ranks"),
          "one bracket is enough for the first ranks"),
         ("dropped", lambda name, _: not name.startswith("all ranks"), "every rank matters"),
@@ -114,7 +112,8 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ("(vnni, Int16Pair|bytes, Float32), whole",
          lambda _, o: o.dtype not in {np.int8, np.uint8},
          "whole rows of bytes are multiplied as bytes"),
-        ("cells", lambda _, o: o.similarity != "hamming", "cells are means of numbers"),
+        ("cells|sampled", lambda _, o: o.similarity != "hamming",
+         "cells are means of numbers, and a sample without a guess is of prefixes"),
         ("cells", lambda _, o: o.kind != "shuffled", "adjacent rows aren't similar"),
         (
             "cells|neighbours from tables",
@@ -140,9 +139,9 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ("one by one", lambda _, o: _chooses(o), "queries have no lists"),
         ("leaving out", lambda _, o: o.relevant, "labels alone exclude matches"),
         (
-            "cells|neighbours from tables|few queries|in blocks",
+            "cells|sampled|neighbours from tables|few queries|in blocks",
             lambda _, o: not _chooses(o),
-            "a cell or table has items that aren't allowed",
+            "a cell, table or sample of prefixes has items that aren't allowed",
         ),
         ("sampled|guessed|of all items", lambda _, o: o.allowed != "lists",
          "queries have different items"),
@@ -160,8 +159,12 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
             lambda _, o: o.below != "hardest" or o.kind != "duplicates",
             "half of the items are nearer than these bounds: 9 % of 16 columns have none of them",
         ),
-        (", rows$", lambda _, o: o.how != "range" or o.gallery or o.allowed,
-         "one threshold serves both sides"),
+        (
+            ", rows$|in batches",
+            lambda _, o: o.how in {"kmeans", "shards"} or bool(
+                o.gallery or o.exclude or o.allowed or o.relevant),
+            "the pairs of an array are compared once, with the lists of all queries in memory",
+        ),
         ("ranges", lambda _, o: o.how == "range" and (o.gallery or o.allowed),
          "an array's own range is one triangle"),
         ("neighbours|sampled|from cells", lambda _, o: o.how != "range",
@@ -172,20 +175,8 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
          "the centroids are fewer than a panel"),
         (
             "guessed|of all items",
-            lambda _, o: o.how not in {"range", "hard_negatives", "kmeans"},
-            "the threshold is given; a sample ignores labels; the centroids are fewer than a panel",
-        ),
-        (
-            "by values|decided by keys",
-            lambda _, o: o.similarity != "hamming"
-            and o.how in {"knn", "index_recall", "hard_negatives"}
-            and not (o.gallery or o.exclude or o.allowed or o.below),
-            "values are listed for floats if pairs are compared for both sides, without bounds",
-        ),
-        (
-            "decided by keys",
-            lambda _, o: o.kind != "subspace" and o.how != "hard_negatives",
-            "the values of the nearest items differ enough",
+            lambda _, o: o.how not in {"range", "kmeans"},
+            "the threshold is given; the centroids are fewer than a panel",
         ),
         ("of all items", lambda _, o: o.k > 1, "for k = 1, a guess is never too high"),
         ("centroids", lambda _, o: o.how == "kmeans", "only k-means has centroids"),

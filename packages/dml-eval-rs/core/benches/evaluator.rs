@@ -90,7 +90,7 @@ fn main() {
         black_box(evaluate(
             &dense(labels, kernel),
             &relation,
-            Ties::Index,
+            &[Ties::Index],
             &options(),
             &Alone,
             &control,
@@ -128,8 +128,15 @@ fn main() {
             run: Box::new(|kernel| {
                 let space = Codes::new(codes.view(), None, kernel).expect("valid codes");
                 let relation = Relation::of_labels(&labels, None).expect("valid labels");
-                black_box(evaluate(&space, &relation, Ties::Index, &options(), &Alone, &control))
-                    .expect("valid labels");
+                black_box(evaluate(
+                    &space,
+                    &relation,
+                    &[Ties::Index],
+                    &options(),
+                    &Alone,
+                    &control,
+                ))
+                .expect("valid labels");
             }),
         },
         Work {

@@ -315,12 +315,12 @@ fn assert_keys_decide<'a>(
                     &evaluate(
                         &space,
                         &relation,
-                        ties,
+                        &[ties],
                         &options,
                         &Alone,
                         &with(Some(many_positives)),
                     )
-                    .unwrap(),
+                    .unwrap()[0],
                 )
             };
             assert_eq!(

@@ -69,9 +69,9 @@ sizes! {
     /// The queries per table, enough that packing the gallery costs little compared with the
     /// products.
     table_queries: 512;
-    /// A query is ranked from values in float32, unless these leave more than one item in this
-    /// number open.
-    items_per_open_value: 5;
+    /// Queries are ranked from values in float32, unless these leave more than one item in this
+    /// number open for most queries of a sample.
+    items_per_open_value: 10;
     /// The minimum number of queries to rank from tables of values in float32, which are computed
     /// for a sample of the queries first.
     value_queries: 128;
@@ -81,7 +81,7 @@ sizes! {
     /// The maximum bytes of positives and counts in memory, or `bytes_per_input_byte` times the
     /// bytes of the inputs if that is more.
     count_bytes: 96 << 20;
-    /// See `count_bytes` and `candidate_bytes`.
+    /// See `count_bytes`.
     bytes_per_input_byte: 1;
     /// If a query has at most this number of positives, and all ranks matter, the screen counts
     /// negatives between positives.
@@ -89,17 +89,13 @@ sizes! {
     /// Open pairs are decided using a table of all keys in a task if at least one pair in this
     /// number is open.
     pairs_per_open_key: 8;
-    /// The approximate maximum bytes of a search's lists in memory. To compare each pair of an
-    /// array once, lists may also take `bytes_per_input_byte` times the bytes of the inputs or, if
-    /// they contain values instead of keys, of the inputs and the results.
+    /// The approximate maximum bytes of a search's lists in memory, unless each pair of an array is
+    /// compared once: this needs the lists of all queries.
     candidate_bytes: 64 << 20;
     /// The minimum number of neighbours to use tables of keys.
     table_neighbours: 32;
     /// Tables of keys are only used for at least one neighbour per this number of gallery items.
     items_per_table_neighbour: 5;
-    /// The minimum number of neighbours to guess thresholds. With fewer, too few items of the
-    /// sample reach a threshold.
-    guessed_neighbours: 32;
     /// The sample used to find thresholds contains at most one gallery item per this number of
     /// items.
     guess_spacing: 8;

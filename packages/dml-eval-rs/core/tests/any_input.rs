@@ -139,11 +139,12 @@ fn assert_evaluations_agree<'a>(
             evaluate(
                 &space,
                 &relation,
-                ties,
+                &[ties],
                 &options(metrics),
                 &Alone,
                 &with(Some(many_positives), directions),
             )
+            .map(|mut found| found.remove(0))
         };
         let ways = MANY_POSITIVES
             .into_iter()
@@ -329,11 +330,12 @@ proptest! {
                 evaluate(
                     &space,
                     &relation,
-                    ties,
+                    &[ties],
                     &options(metrics),
                     &Alone,
                     &with(Some(many_positives), None),
                 )
+                .map(|mut found| found.remove(0))
             };
             let found = MANY_POSITIVES.map(ranked);
             assert!(

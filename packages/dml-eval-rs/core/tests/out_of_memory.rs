@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering::SeqCst};
 use dml_eval::{
     Alone, Average, Ceiling, Codes, Concatenated, Control, Dense, Error, EvaluateOptions, Filter,
     Hardness, KMeansOptions, Lists, Matrix, Metric, Normalized, Observed, OwnItem, PairLabels,
-    PartialCounts, PerQuery, Positives, Precision, Relation, Result, Selected, SharedLists,
-    Similarity, Sizes, Ties, VerifyTasks, advance_searches, ami, ari, begin_block, begin_searches,
-    binarize, code_pair_scores, collect, count_distances, count_negatives, count_slots,
-    count_symmetric_negatives, evaluate_all, find_positives, hard_negatives, index_recall, kmeans,
-    knn, nearest, nmi, observe_block, pair_scores, range_search, select_kernel, top_pairs, verify,
+    PartialCounts, PerQuery, Positives, Precision, Relation, Result, Selected, Similarity, Sizes,
+    Ties, VerifyTasks, advance_searches, ami, ari, begin_block, begin_searches, binarize,
+    code_pair_scores, collect, count_distances, count_negatives, count_slots,
+    count_symmetric_negatives, evaluate, find_positives, hard_negatives, index_recall, kmeans, knn,
+    nearest, nmi, observe_block, pair_scores, range_search, select_kernel, top_pairs, verify,
 };
 use half::f16;
 use ndarray::Array2;
@@ -279,12 +279,12 @@ fn by_labels(
     run.check(sizes, |control| {
         let (space, relation) =
             (run.dense(similarity, precision, control)?, Relation::of_labels(&run.labels, None)?);
-        evaluate_all(&space, &[relation], ties, &options, &Alone, control).map(Results)
+        evaluate(&space, &relation, ties, &options, &Alone, control).map(Results)
     });
     run.check(sizes, |control| {
         let space = run.apart(similarity, precision, control)?;
         let relation = Relation::of_labels(&run.labels, Some(&run.other_labels))?;
-        evaluate_all(&space, &[relation], ties, &options, &Alone, control).map(Results)
+        evaluate(&space, &relation, ties, &options, &Alone, control).map(Results)
     });
 }
 
@@ -292,12 +292,12 @@ fn codes_by_labels(run: &Run, sizes: &[(&str, usize)], metrics: &[&str], ties: &
     let options = options(metrics);
     run.check(sizes, |control| {
         let (space, relation) = (run.own_codes()?, Relation::of_labels(&run.labels, None)?);
-        evaluate_all(&space, &[relation], ties, &options, &Alone, control).map(Results)
+        evaluate(&space, &relation, ties, &options, &Alone, control).map(Results)
     });
     run.check(sizes, |control| {
         let (space, relation) =
             (run.codes_apart()?, Relation::of_labels(&run.labels, Some(&run.other_labels))?);
-        evaluate_all(&space, &[relation], ties, &options, &Alone, control).map(Results)
+        evaluate(&space, &relation, ties, &options, &Alone, control).map(Results)
     });
 }
 
@@ -322,32 +322,35 @@ fn by_lists(run: &Run, sizes: &[(&str, usize)]) {
     let grades: Vec<f64> = (0..items.len()).map(|i| 1.0 + (i % 3) as f64).collect();
     let options = options(&DEEP);
     let listed = || -> Result<Relation<'_>> {
-        let relation = Relation::of_lists(Lists { offsets: &ends, items: &items }, Some(OTHERS))?;
-        relation
-            .with_grades(&grades)?
-            .with_excluded(Lists { offsets: &excluded_ends, items: &excluded_items })
+        let relation = Relation::of_lists(
+            Lists { offsets: &ends, items: &items, of_queries: None },
+            Some(OTHERS),
+        )?;
+        relation.with_grades(&grades)?.with_excluded(Lists {
+            offsets: &excluded_ends,
+            items: &excluded_items,
+            of_queries: None,
+        })
     };
     run.check(sizes, |control| {
         let space = run.apart(Similarity::Dot, Precision::SixteenBit, control)?;
-        evaluate_all(&space, &[listed()?], &[Ties::Expected], &options, &Alone, control)
-            .map(Results)
+        evaluate(&space, &listed()?, &[Ties::Expected], &options, &Alone, control).map(Results)
     });
     run.check(sizes, |control| {
-        evaluate_all(&run.codes_apart()?, &[listed()?], &ALL_TIES, &options, &Alone, control)
-            .map(Results)
+        evaluate(&run.codes_apart()?, &listed()?, &ALL_TIES, &options, &Alone, control).map(Results)
     });
 }
 
 fn by_groups(run: &Run) {
     let groups: Vec<u32> = (0..ROWS as u32).map(|i| i / 7).collect();
     let (excluded_ends, excluded_items) = lists(ROWS, ROWS, 100, 3);
-    let excluded = Lists { offsets: &excluded_ends, items: &excluded_items };
+    let excluded = Lists { offsets: &excluded_ends, items: &excluded_items, of_queries: None };
     run.check(&[], |control| {
         let space = run.dense(Similarity::Cosine, Precision::SixteenBit, control)?;
         let relation = Relation::of_labels(&run.labels, None)?
             .with_groups(&groups, None)?
             .with_excluded(excluded)?;
-        evaluate_all(&space, &[relation], &[Ties::Index], &options(&SHALLOW), &Alone, control)
+        evaluate(&space, &relation, &[Ties::Index], &options(&SHALLOW), &Alone, control)
             .map(Results)
     });
 }
@@ -365,7 +368,7 @@ fn tied(run: &Run) {
             control,
         )?;
         let relation = Relation::of_labels(&run.labels, None)?;
-        evaluate_all(&space, &[relation], &ALL_TIES, &options, &Alone, control).map(Results)
+        evaluate(&space, &relation, &ALL_TIES, &options, &Alone, control).map(Results)
     });
 }
 
@@ -383,9 +386,9 @@ fn other_types(run: &Run) {
             select_kernel(None)?,
             control,
         )?;
-        evaluate_all(
+        evaluate(
             &space,
-            &[Relation::of_labels(&run.labels, None)?],
+            &Relation::of_labels(&run.labels, None)?,
             &[Ties::Index],
             &options,
             &Alone,
@@ -406,31 +409,15 @@ fn other_types(run: &Run) {
             select_kernel(None)?,
             control,
         )?;
-        evaluate_all(
+        evaluate(
             &space,
-            &[Relation::of_labels(&labels, None)?],
+            &Relation::of_labels(&labels, None)?,
             &[Ties::Index],
             &options,
             &Alone,
             control,
         )
         .map(Results)
-    });
-}
-
-fn levels(run: &Run, sizes: &[(&str, usize)]) {
-    let coarse: Vec<u32> = run.labels.iter().map(|label| label / 4).collect();
-    let options = options(&SHALLOW);
-    let relations = || -> Result<[Relation<'_>; 2]> {
-        Ok([Relation::of_labels(&run.labels, None)?, Relation::of_labels(&coarse, None)?])
-    };
-    run.check(sizes, |control| {
-        let space = run.dense(Similarity::Cosine, Precision::SixteenBit, control)?;
-        evaluate_all(&space, &relations()?, &[Ties::Index], &options, &Alone, control).map(Results)
-    });
-    run.check(sizes, |control| {
-        evaluate_all(&run.own_codes()?, &relations()?, &[Ties::Expected], &options, &Alone, control)
-            .map(Results)
     });
 }
 
@@ -474,26 +461,6 @@ fn nearest_floats(run: &Run, sizes: &[(&str, usize)], k: usize, queries: usize) 
     });
 }
 
-fn nearest_by_values(run: &Run, k: usize) {
-    run.check(&[("directions", 0), ("few_items", 0), ("candidate_bytes", 1)], |control| {
-        let (x, kernel) = (Matrix::F32(run.x.view()), select_kernel(None)?);
-        let how = (Similarity::Cosine, Precision::SixteenBit);
-        let space = Dense::new(x, None, how.0, how.1, kernel, control)?;
-        let (mut similarities, mut indices) = (empty(ROWS * k)?, empty(ROWS * k)?);
-        let similarity = |query, key| space.similarity_of_key(query, key);
-        nearest(
-            &space,
-            k,
-            OwnItem::SameIndex,
-            control,
-            similarity,
-            &mut similarities,
-            &mut indices,
-        )?;
-        Ok(indices)
-    });
-}
-
 fn nearest_codes(run: &Run, sizes: &[(&str, usize)], k: usize) {
     run.check(sizes, |control| {
         let (mut distances, mut indices) = (empty(ROWS * k)?, empty(ROWS * k)?);
@@ -511,17 +478,17 @@ fn nearest_codes(run: &Run, sizes: &[(&str, usize)], k: usize) {
 }
 
 /// One list of allowed items for all queries.
-const ALLOWED: SharedLists<'_> = SharedLists {
+const ALLOWED: Lists<'_> = Lists {
     offsets: &[0, 15],
     items: &[3, 9, 11, 20, 31, 42, 57, 60, 88, 90, 101, 160, 190, 250, 299],
-    lists: &[0; ROWS],
+    of_queries: Some(&[0; ROWS]),
 };
 
 fn hard(
     run: &Run,
     sizes: &[(&str, usize)],
     positive: Option<Hardness>,
-    allowed: Option<SharedLists<'_>>,
+    allowed: Option<Lists<'_>>,
 ) {
     let bound = positive.map(|positive| Ceiling { positive, factor: 1.0, margin: 0.0 });
     let relation = (Positives::Labels(&run.labels, &run.labels), allowed);
@@ -734,8 +701,6 @@ fn cases() -> Vec<Case> {
     add("evaluate by groups", Box::new(by_groups));
     add("evaluate ties", Box::new(tied));
     add("evaluate other types", Box::new(other_types));
-    add("evaluate levels", Box::new(|run| levels(run, SCREENED)));
-    add("evaluate levels by tables", Box::new(|run| levels(run, TABLED)));
     add("evaluate in parts", Box::new(|run| parts(run, SCREENED)));
     add("evaluate in parts by tables", Box::new(|run| parts(run, TABLED)));
     add(
@@ -748,7 +713,6 @@ fn cases() -> Vec<Case> {
     );
     add("knn by tables", Box::new(|run| nearest_floats(run, &[("table_keys", 4000)], 150, ROWS)));
     add("knn of few queries", Box::new(|run| nearest_floats(run, &[], 5, 20)));
-    add("knn by values", Box::new(|run| nearest_by_values(run, 60)));
     add("nearest codes", Box::new(|run| nearest_codes(run, &[("few_items", 0)], 9)));
     add("nearest codes by tables", Box::new(|run| nearest_codes(run, &[], 150)));
     add("hard negatives", Box::new(|run| hard(run, &[], None, None)));

@@ -4,7 +4,7 @@ use std::sync::{Barrier, Mutex};
 
 use dml_eval::{
     Alone, Codes, Control, Dense, EvaluateOptions, KMeansOptions, Matrix, Peers, Precision,
-    Relation, Result, Similarity, Sizes, Ties, evaluate_all, kmeans, select_kernel,
+    Relation, Result, Similarity, Sizes, Ties, evaluate, kmeans, select_kernel,
 };
 use ndarray::Array2;
 use proptest::prelude::*;
@@ -95,7 +95,7 @@ proptest! {
         };
         let (kernel, control) = (select_kernel(None).unwrap(), Control::default());
         let gallery = separate.then(|| Matrix::F32(x.view()));
-        let relation = [Relation::of_labels(&labels, separate.then_some(&labels[..])).unwrap()];
+        let relation = Relation::of_labels(&labels, separate.then_some(&labels[..])).unwrap();
         let space = Dense::new(
             Matrix::F32(x.view()),
             gallery,
@@ -110,7 +110,7 @@ proptest! {
         let sizes = Sizes { many_positives: Some(many_positives), ..Sizes::default() };
         let evaluate_both = |peers: &dyn Peers| {
             [
-                evaluate_all(
+                evaluate(
                     &space,
                     &relation,
                     &rules,
@@ -118,7 +118,7 @@ proptest! {
                     peers,
                     &Control::traced(sizes.clone()),
                 ),
-                evaluate_all(
+                evaluate(
                     &codes,
                     &relation,
                     &rules,

@@ -214,8 +214,7 @@ def evaluate_levels(
     evaluation.
 
     The results equal separate calls, bit by bit: ``evaluate_levels(x, labels)[name] == evaluate(x,
-    labels[name])``. Use this function to save time, unless classes are very large; for timings see
-    docs/reference/metrics.md in the repository. Levels need not be nested.
+    labels[name])``. Embeddings are read and checked only once. Levels need not be nested.
 
     Args:
         embeddings, gallery: see `evaluate`.

@@ -220,7 +220,6 @@ EVALUATIONS: dict[str, Evaluated] = {
     "junk in a gallery": Evaluated(junk=(2, 5), gallery=True),
     "distractors": Evaluated(distractors=(1, 4), gallery=True, unmatched="zero"),
     "levels": Evaluated(how="levels"),
-    "levels with lists": Evaluated(how="levels", ignored=True, gallery=True, exclude=True),
     "tie rules": Evaluated(how="rules", kind="duplicates"),
     "optimistic": Evaluated(ties="optimistic", kind="duplicates"),
     "pessimistic": Evaluated(ties="pessimistic", kind="duplicates"),
@@ -234,7 +233,6 @@ EVALUATIONS: dict[str, Evaluated] = {
     "shards": Evaluated(how="shards"),
     "shards with lists": Evaluated(how="shards", ignored=True, gallery=True),
     "codes with lists": Evaluated(similarity="hamming", ignored=True),
-    "codes of several levels": Evaluated(similarity="hamming", how="levels"),
 }
 
 
@@ -381,6 +379,7 @@ SEARCHES: dict[str, Searched] = {
     "float16": Searched(dtype=np.float16),
     "float64": Searched(dtype=np.float64, similarity="euclidean"),
     "bytes": Searched(dtype=np.int8, similarity="dot"),
+    "bytes in a gallery": Searched(dtype=np.int8, similarity="euclidean", gallery=True),
     "bytes in a range": Searched(how="range", dtype=np.uint8, similarity="euclidean"),
     "one neighbour": Searched(k=1),
     "subspace": Searched(kind="subspace"),

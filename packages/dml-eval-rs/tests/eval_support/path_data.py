@@ -20,14 +20,13 @@ _WHOLE = {"directions": 0, "rounded_words": NEVER}
 _ROUNDING = {"directions": 0, "rounded_words": 4, **_TASKS}
 _FEW = {"directions": 2, **_TASKS}
 _BATCHES = {"count_bytes": 1, "bytes_per_input_byte": 0, "block_bytes": 4000}
-# Queries are also compared in batches if they are the gallery.
-_FEW_LISTS = {"candidate_bytes": 1, "bytes_per_input_byte": 0}
+_FEW_LISTS = {"candidate_bytes": 1}
 _PARTS = {
     "table_queries": 7, "table_keys": 20, "table_query_words": 1, "table_item_words": 1,
     "class_table": 2,
 }  # fmt: skip
 _SCREEN = {"many_positives": NEVER, "table_neighbours": NEVER, "few_queries": 0, "few_items": 0}
-_GUESSED = {"directions": 0, "guessed_neighbours": 1, "guess_spacing": 1}
+_GUESSED = {"directions": 0, "guess_spacing": 1}
 _TABLES = {"table_neighbours": 0, "items_per_table_neighbour": NEVER, "few_queries": 0}
 
 EVALUATION_WAYS: dict[str, dict[str, int]] = {
@@ -69,7 +68,6 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
         **_SCREEN,
         **_ROUNDING,
         "guess_spacing": NEVER,
-        "guessed_neighbours": NEVER,
         **_FEW_LISTS,
     },
     "whole rows in blocks": {**_SCREEN, **_WHOLE, "guess_spacing": 1, "block_bytes": 1},
@@ -91,13 +89,6 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
     },
     "few directions": {**_SCREEN, **_FEW, "guess_spacing": NEVER, **_FEW_LISTS},
     "guessed": {**_SCREEN, **_GUESSED},
-    "guessed, by values": {**_SCREEN, **_GUESSED, "candidate_bytes": 1},
-    "guessed, by values of short rows": {
-        **_SCREEN,
-        **_GUESSED,
-        "candidate_bytes": 1,
-        "bytes_per_input_byte": 2,
-    },
     "guessed too low": {**_SCREEN, **_GUESSED, "guess_percent": 10_000, **_FEW_LISTS},
     "guessed too high": {**_SCREEN, **_GUESSED, "guess_percent": 0, "block_bytes": 1},
     "tables": _TABLES,
@@ -131,7 +122,7 @@ SIZES: dict[str, list[int | None]] = {
     "value_queries": [0, None], "items_per_open_value": [0, 4, NEVER],
     "table_query_words": [1, 400, None], "table_item_words": [1, 400, None],
     "table_neighbours": [0, 3, NEVER],
-    "items_per_table_neighbour": [NEVER, None], "guessed_neighbours": [1, None],
+    "items_per_table_neighbour": [NEVER, None],
     "guess_spacing": [1, 2, None],
     "guess_percent": [0, 60, 10_000, None], "nearest_bytes": [1, None],
     "candidate_bytes": [1, 9000, None],

@@ -2,7 +2,6 @@
 //! in all parts.
 
 use std::ops::Range;
-use std::slice;
 
 use crate::control::Control;
 use crate::error::{Result, argument};
@@ -108,9 +107,8 @@ fn begin<'a, S: Comparable>(
         )?;
         count_from_tables(space, (counts, relation), &many, items.clone(), control)?;
     }
-    let first = (slice::from_ref(counts), slice::from_ref(relation));
-    let counter = ScreenCounter::new(space, first, 0, &|q| tabled[q], control)?;
-    let packing = counter.packing(space, pairs, control)?;
+    let counter = ScreenCounter::new(space, (counts, relation), 0, &|q| tabled[q], control)?;
+    let packing = counter.packing(space, pairs)?;
     Ok((counter, packing))
 }
 

@@ -2,11 +2,10 @@
 //! negatives.
 
 use std::ops::Range;
-use std::slice;
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
-use crate::memory::{Grow, allocate, collect, collect_counted, try_collect};
+use crate::memory::{collect, collect_counted, try_collect};
 use crate::peers::{Alone, Peers};
 use crate::rank::choice::Choice;
 use crate::rank::metric::Metric;
@@ -32,88 +31,45 @@ pub struct Options {
     pub may_lack_matches: bool,
 }
 
-/// Computes the metrics per query. Peers do a part of the work each, and all return the result for
-/// all queries.
+/// Computes the metrics per query, under each of the rules for ties. Peers do a part of the work
+/// each, and all return the results for all queries.
+///
+/// The results equal the results of separate calls, but pairs are compared only once.
 pub fn evaluate<S: Comparable>(
     space: &S,
     relation: &Relation<'_>,
-    ties: Ties,
-    options: &Options,
-    peers: &dyn Peers,
-    control: &Control,
-) -> Result<PerQuery> {
-    let mut results =
-        evaluate_all(space, slice::from_ref(relation), &[ties], options, peers, control)?;
-    Ok(results.remove(0))
-}
-
-/// Computes the metrics per query for all relations, such as levels of a hierarchy, and all rules
-/// for ties. The results equal the results of separate calls of [`evaluate`], but pairs are
-/// compared only once (with peers, once per relation).
-pub fn evaluate_all<S: Comparable>(
-    space: &S,
-    relations: &[Relation<'_>],
     rules: &[Ties],
     options: &Options,
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<Vec<PerQuery>> {
-    if relations.is_empty() || rules.is_empty() {
-        return argument(
-            "relations or rules is empty; expected at least one relation and one rule for ties",
-        );
-    }
-    let mut results = allocate(relations.len() * rules.len())?;
-    if relations.len() > 1 && !peers.is_alone() {
-        for relation in relations {
-            results.try_extend(evaluate_all(
-                space,
-                slice::from_ref(relation),
-                rules,
-                options,
-                peers,
-                control,
-            )?)?;
-        }
-        return Ok(results);
+    if rules.is_empty() {
+        return argument("rules is empty; expected at least one rule for ties");
     }
     let queries = space.rows(Side::Query);
-    for relation in relations {
-        relation.check(space)?;
-        if !options.may_lack_matches && (0..queries).all(|q| relation.number(q) == 0) {
-            return Err(Error::NoMatches { queries });
-        }
+    relation.check(space)?;
+    if !options.may_lack_matches && (0..queries).all(|q| relation.number(q) == 0) {
+        return Err(Error::NoMatches { queries });
     }
     let metrics = &options.metrics;
     let depth = metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
-    let ranking = Ranking { relations, ties: rules, metrics };
+    let ranking = Ranking { relation, ties: rules, metrics };
     let by_values = ranking.suits_values(queries, control) && space.distances().is_none();
-    let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum::<usize>();
     let sizes = control.sizes();
     let bytes = sizes.count_bytes.max(sizes.bytes_per_input_byte * space.bytes());
     let budget = bytes / PartialCounts::bytes_per_positive(rules.into());
-    let are_symmetric = relations.iter().all(Relation::is_symmetric);
-    let are_once = are_symmetric && (0..queries).map(number).sum::<usize>() <= budget;
-    let choose = |relation: &Relation<'_>| {
-        Choice { space, relation, control }.for_evaluation(depth, by_values, are_once)
-    };
-    let by_relation = try_collect(relations.iter().map(choose))?;
-    // When a query needs a table for a relation, this table is used for all relations.
-    let tabled = collect((0..queries).map(|q| by_relation.iter().any(|tabled| tabled[q])))?;
-    let few = collect((0..queries).map(|q| if tabled[q] { 0 } else { number(q) }))?;
+    let is_symmetric = relation.is_symmetric();
+    let is_once = is_symmetric && (0..queries).map(|q| relation.number(q)).sum::<usize>() <= budget;
+    let tabled = Choice { space, relation, control }.for_evaluation(depth, by_values, is_once)?;
+    let few = collect((0..queries).map(|q| if tabled[q] { 0 } else { relation.number(q) }))?;
     let evaluation =
-        Evaluation { space, relations, few: &few, rules: rules.into(), metrics, control };
-    let plan = Plan::new(&few, &tabled, are_symmetric, budget, peers)?;
+        Evaluation { space, relation, few: &few, rules: rules.into(), metrics, control };
+    let plan = Plan::new(&few, &tabled, is_symmetric, budget, peers)?;
     control.add_to_total(plan.pairs(space.rows(Side::Gallery)) as u64);
 
-    for _ in 0..relations.len() * rules.len() {
-        results.try_push(PerQuery::new(queries, metrics)?)?;
-    }
-    let compute = |results: &mut [PerQuery], counts: &[PartialCounts], first_query: usize| {
-        let by_relation = results.chunks_mut(rules.len()).zip(counts.iter().zip(relations));
-        let mut each = by_relation
-            .flat_map(|(results, count)| results.iter_mut().zip(rules).map(move |r| (r, count)));
-        each.try_for_each(|((result, ties), (counts, relation))| {
+    let mut results = try_collect(rules.iter().map(|_| PerQuery::new(queries, metrics)))?;
+    let compute = |results: &mut [PerQuery], counts: &PartialCounts, first_query: usize| {
+        results.iter_mut().zip(rules).try_for_each(|(result, ties)| {
             result.compute(counts, *ties, first_query, relation.grades(), control)
         })
     };
@@ -136,11 +92,11 @@ pub fn evaluate_all<S: Comparable>(
     Ok(results)
 }
 
-/// The inputs of an evaluation. The methods screen queries, and return a count per relation, for
-/// all rules and metrics.
+/// The inputs of an evaluation. The methods screen queries, and return counts for all rules and
+/// metrics.
 struct Evaluation<'a, S> {
     space: &'a S,
-    relations: &'a [Relation<'a>],
+    relation: &'a Relation<'a>,
     /// The number of positives per query, or 0 if the query is ranked from a table of keys.
     few: &'a [usize],
     rules: TieRules,
@@ -151,68 +107,51 @@ struct Evaluation<'a, S> {
 impl<S: Space> Evaluation<'_, S> {
     /// Finds the positives of `queries`, and starts the counts at 0. With peers, `queries` must be
     /// all queries.
-    fn start(&self, queries: Range<usize>, peers: &dyn Peers) -> Result<Vec<PartialCounts>> {
+    fn start(&self, queries: Range<usize>, peers: &dyn Peers) -> Result<PartialCounts> {
         let few = |q: usize| self.few[q];
-        try_collect(self.relations.iter().map(|relation| {
-            let finder = PositiveFinder(relation);
-            let (offsets, positives) = match peers.is_alone() {
-                true => finder.find(self.space, queries.clone(), &few, self.control)?,
-                false => finder.find_with_peers(self.space, &few, peers, self.control)?,
-            };
-            PartialCounts::new(self.rules, self.metrics, offsets, positives, &[])
-        }))
+        let finder = PositiveFinder(self.relation);
+        let (offsets, positives) = match peers.is_alone() {
+            true => finder.find(self.space, queries, &few, self.control)?,
+            false => finder.find_with_peers(self.space, &few, peers, self.control)?,
+        };
+        PartialCounts::new(self.rules, self.metrics, offsets, positives, &[])
     }
 
     fn counter<'b>(
         &'b self,
-        counts: &'b [PartialCounts],
+        counts: &'b PartialCounts,
         first_query: usize,
     ) -> Result<ScreenCounter<'b>> {
-        ScreenCounter::new(
-            self.space,
-            (counts, self.relations),
-            first_query,
-            &|_| false,
-            self.control,
-        )
+        let with = (counts, self.relation);
+        ScreenCounter::new(self.space, with, first_query, &|_| false, self.control)
     }
 
     /// Screens queries with few positives against the gallery.
-    fn count_by_screen(&self, queries: Range<usize>) -> Result<Vec<PartialCounts>> {
+    fn count_by_screen(&self, queries: Range<usize>) -> Result<PartialCounts> {
         let counts = self.start(queries.clone(), &Alone)?;
         let counter = self.counter(&counts, queries.start)?;
         let pairs = queries.len() as u64 * self.space.rows(Side::Gallery) as u64;
-        let packing = counter.packing(self.space, pairs, self.control)?;
+        let packing = counter.packing(self.space, pairs)?;
         traverse_rectangle(self.space, &packing, &counter, queries, self.control)?;
         Ok(counts)
     }
 
     /// Screens pairs of queries once for both, when the queries are also the gallery. Peers add up
     /// the counts.
-    fn count_by_symmetry(
-        &self,
-        rounds: Vec<Round>,
-        peers: &dyn Peers,
-    ) -> Result<Vec<PartialCounts>> {
+    fn count_by_symmetry(&self, rounds: Vec<Round>, peers: &dyn Peers) -> Result<PartialCounts> {
         let counts = self.start(0..self.space.rows(Side::Query), peers)?;
         let counter = self.counter(&counts, 0)?;
-        let mut shared = if peers.is_alone() { Vec::new() } else { counts[0].counts()? };
+        let mut shared = if peers.is_alone() { Vec::new() } else { counts.counts()? };
         let pairs = rounds.iter().map(Round::pairs).sum::<usize>() as u64;
-        let packing = counter.packing(self.space, pairs, self.control)?;
+        let packing = counter.packing(self.space, pairs)?;
         if rounds.len() > 1 {
             self.control.took(|| "rounds of peers");
         }
         for round in rounds {
-            traverse_triangle(
-                self.space,
-                &packing,
-                &counter,
-                round.rows,
-                round.columns,
-                self.control,
-            )?;
+            let (rows, columns) = (round.rows, round.columns);
+            traverse_triangle(self.space, &packing, &counter, rows, columns, self.control)?;
             if !peers.is_alone() {
-                counts[0].exchange(&mut shared, peers)?;
+                counts.exchange(&mut shared, peers)?;
                 counter.refresh();
             }
         }

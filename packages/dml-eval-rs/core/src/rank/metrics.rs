@@ -9,7 +9,7 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::memory::{Grow, allocate, collect, collect_each, full, try_collect};
 use crate::peers::{Peers, gather};
-use crate::rank::lists::Grades;
+use crate::rank::grades::Grades;
 use crate::rank::metric::Metric;
 use crate::rank::partial_counts::PartialCounts;
 use crate::rank::ties::Ties;

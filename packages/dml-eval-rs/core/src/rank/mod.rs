@@ -4,7 +4,7 @@ pub(crate) mod blocks;
 mod choice;
 mod distance_ranker;
 pub(crate) mod evaluate;
-pub(crate) mod lists;
+pub(crate) mod grades;
 pub(crate) mod metric;
 pub(crate) mod metrics;
 pub(crate) mod partial_counts;

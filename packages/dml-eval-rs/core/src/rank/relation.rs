@@ -7,8 +7,9 @@ use rayon::prelude::*;
 
 use crate::error::{Result, argument};
 use crate::memory::{Grow, allocate, collect, full};
-use crate::rank::lists::{Grades, Lists};
+use crate::rank::grades::Grades;
 use crate::rows::classes::Classes;
+use crate::rows::lists::Lists;
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
 use crate::side::Side;
@@ -261,11 +262,6 @@ impl<'a> Relation<'a> {
     /// only items with the query's class are excluded.
     pub(crate) fn is_symmetric(&self) -> bool {
         matches!((self.own, &self.excluded_others), (OwnItem::SameIndex, None))
-    }
-
-    /// Whether the query itself is the only item excluded from the ranking.
-    pub(crate) fn excludes_only_own_item(&self) -> bool {
-        self.groups.is_none() && self.excluded.is_none() && self.excluded_others.is_none()
     }
 
     /// Returns the number of matches of a query.

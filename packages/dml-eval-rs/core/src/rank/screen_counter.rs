@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{Above, SweepResult};
-use crate::memory::{Grow, allocate, collect, collect_counted, try_collect, zeros};
+use crate::memory::{Grow, allocate, collect, collect_counted, zeros};
 use crate::rank::partial_counts::{PartialCounts, split};
 use crate::rank::relation::Relation;
 use crate::rows::packing::{ExpectedThreshold, Goal};
@@ -21,17 +21,8 @@ use crate::screen::expected::SampledValues;
 use crate::screen::traverse::{Observer, Task};
 use crate::side::Side;
 
-/// Counts in progress, with a `Level` per relation.
+/// Counts in progress.
 pub(crate) struct ScreenCounter<'a> {
-    first: Level<'a>,
-    others: Vec<Level<'a>>,
-    /// Classes of queries, then of items, joined over multiple levels. A pair is skipped if it
-    /// matches at every level.
-    joined: Option<Vec<u32>>,
-}
-
-/// The count for a relation.
-struct Level<'a> {
     counts: &'a PartialCounts,
     /// The index in the space of the first query that the counts cover.
     first_query: usize,
@@ -74,10 +65,6 @@ pub(crate) struct Buffers {
     /// The negatives per query and per number of preceding positives (below `MANY`); empty if a
     /// task lists few.
     added: Vec<u32>,
-    /// For a level, `listed` holds the listed values, and `queries` the lowest threshold and the
-    /// class of each query.
-    listed: Vec<Listed>,
-    queries: Vec<(f64, u32)>,
 }
 
 /// Computes the keys of `pairs`, which must be sorted and lie within `queries` and `items`.
@@ -107,115 +94,12 @@ fn compute_keys<S: Space>(
     Ok(())
 }
 
-/// Encodes the classes of the queries, then of the items, so that codes are equal if and only if
-/// the classes are equal at all levels.
-fn join_classes<S: Space>(space: &S, relations: &[Relation<'_>]) -> Result<Vec<u32>> {
-    let queries = space.rows(Side::Query);
-    let mut joined: Vec<u32> = zeros(queries + space.rows(Side::Gallery))?;
-    let mut distinct = allocate(joined.len())?;
-    for relation in relations {
-        let class = |(i, code): (usize, &u32)| {
-            let (side, item) =
-                if i < queries { (Side::Query, i) } else { (Side::Gallery, i - queries) };
-            (*code, relation.class(side, item))
-        };
-        distinct.clear();
-        distinct.try_extend(joined.iter().enumerate().map(class))?;
-        distinct.par_sort_unstable();
-        distinct.dedup();
-        joined.par_iter_mut().enumerate().for_each(|(i, code)| {
-            *code = distinct.partition_point(|other| *other < class((i, code))) as u32;
-        });
-    }
-    Ok(joined)
-}
-
 impl<'a> ScreenCounter<'a> {
-    /// Starts a count per relation. Queries that are ranked from tables have no thresholds, so
-    /// their negatives are not counted.
+    /// Starts a count. Queries that are ranked from tables have no thresholds, so their negatives
+    /// are not counted.
     pub fn new<S: Space>(
         space: &S,
-        (counts, relations): (&'a [PartialCounts], &'a [Relation<'a>]),
-        first_query: usize,
-        is_tabled: &(dyn Fn(usize) -> bool + Sync),
-        control: &'a Control,
-    ) -> Result<Self> {
-        let level = |i: usize| {
-            Level::new(space, &counts[i], &relations[i], first_query, is_tabled, control)
-        };
-        let others = try_collect((1..relations.len()).map(level))?;
-        let joined = (relations.len() > 1).then(|| join_classes(space, relations)).transpose()?;
-        Ok(ScreenCounter { first: level(0)?, others, joined })
-    }
-
-    fn levels(&self) -> impl Iterator<Item = &Level<'a>> {
-        std::iter::once(&self.first).chain(&self.others)
-    }
-
-    /// Chooses the packing to screen `pairs` pairs, using the level with the most positives.
-    pub fn packing<'s, S: Space>(
-        &self,
-        space: &'s S,
-        pairs: u64,
-        control: &Control,
-    ) -> Result<S::Packing<'s>> {
-        let most = self
-            .others
-            .iter()
-            .fold(&self.first, |a, b| if a.values.len() > b.values.len() { a } else { b });
-        most.packing(space, pairs, control)
-    }
-
-    /// Drops the positives that are inactive according to the current counts.
-    pub fn refresh(&self) {
-        for level in self.levels() {
-            for (q, active) in level.active.iter().enumerate() {
-                active.store(
-                    level.counts.count_active(q, active.load(Relaxed) as usize) as u32,
-                    Relaxed,
-                );
-            }
-        }
-    }
-
-    /// Counts the values of a side of a task at all levels. Listed values may match at some levels,
-    /// or be below a level's thresholds. Values that are only counted are above the first positive
-    /// at all levels, and do not match at any.
-    fn count_side<S: Space>(
-        &self,
-        space: &S,
-        side: &TaskSide<'_>,
-        listed: impl ExactSizeIterator<Item = Listed> + Clone,
-        scratch: &mut Scratch,
-        buffers: &mut Buffers,
-    ) -> Result<()> {
-        if self.joined.is_none() {
-            return self.first.count_side(space, side, listed, scratch, buffers);
-        }
-        for level in self.levels() {
-            buffers.queries.clear();
-            buffers
-                .queries
-                .try_extend(side.queries.clone().map(|query| level.lowest_and_class(query)))?;
-            let mut at_level = std::mem::take(&mut buffers.listed);
-            at_level.clear();
-            at_level.try_extend(listed.clone().filter(|(i, item, (_, highest))| {
-                let (lowest, class) = buffers.queries[*i as usize];
-                *highest >= lowest
-                    && level.is_negative(side.queries.start + *i as usize, class, *item)
-            }))?;
-            level.count_side(space, side, at_level.iter().copied(), scratch, buffers)?;
-            buffers.listed = at_level;
-        }
-        Ok(())
-    }
-}
-
-impl<'a> Level<'a> {
-    fn new<S: Space>(
-        space: &S,
-        counts: &'a PartialCounts,
-        relation: &'a Relation<'a>,
+        (counts, relation): (&'a PartialCounts, &'a Relation<'a>),
         first_query: usize,
         is_tabled: &(dyn Fn(usize) -> bool + Sync),
         control: &'a Control,
@@ -232,7 +116,7 @@ impl<'a> Level<'a> {
             }
             *active.get_mut() = counts.count_active(q, few(q)) as u32;
         });
-        Ok(Level {
+        Ok(ScreenCounter {
             counts,
             first_query,
             relation,
@@ -243,13 +127,17 @@ impl<'a> Level<'a> {
         })
     }
 
-    fn packing<'s, S: Space>(
-        &self,
-        space: &'s S,
-        pairs: u64,
-        control: &Control,
-    ) -> Result<S::Packing<'s>> {
-        let Level { counts, first_query, relation, .. } = *self;
+    /// Drops the positives that are inactive according to the current counts.
+    pub fn refresh(&self) {
+        for (q, active) in self.active.iter().enumerate() {
+            let left = self.counts.count_active(q, active.load(Relaxed) as usize);
+            active.store(left as u32, Relaxed);
+        }
+    }
+
+    /// Chooses the packing to screen `pairs` pairs.
+    pub fn packing<'s, S: Space>(&self, space: &'s S, pairs: u64) -> Result<S::Packing<'s>> {
+        let ScreenCounter { counts, first_query, relation, control, .. } = *self;
         let thresholds = || {
             let counted = (0..counts.queries()).filter(|q| !self.active_values(*q).is_empty());
             let queries = collect_counted(counted.map(|q| (q + first_query) as u32))?;
@@ -281,28 +169,6 @@ impl<'a> Level<'a> {
         space.packing(&Goal { pairs, thresholds: &thresholds }, control)
     }
 
-    /// Returns the value of a query's lowest active positive, or ∞ if there is none, and the
-    /// query's class.
-    fn lowest_and_class(&self, query: usize) -> (f64, u32) {
-        let lowest = self.active_values(query - self.first_query).last().copied();
-        (lowest.unwrap_or(f64::INFINITY), self.relation.class(Side::Query, query))
-    }
-
-    /// Returns the values of the lowest and the first active positive.
-    fn lowest_and_first(&self, query: usize) -> Option<(f64, f64)> {
-        let values = self.active_values(query - self.first_query);
-        Some((*values.last()?, *values.first()?))
-    }
-
-    /// Whether `item` is a negative of `query`, given the class `class` of the query.
-    #[inline]
-    fn is_negative(&self, query: usize, class: u32, item: u32) -> bool {
-        let relation = self.relation;
-        relation.class(Side::Gallery, item as usize) != class
-            && (relation.is_symmetric()
-                || relation.excluded_others(query).binary_search(&item).is_err())
-    }
-
     fn active_values(&self, q: usize) -> &[f64] {
         &self.values[self.counts.offsets[q]..][..self.active[q].load(Relaxed) as usize]
     }
@@ -312,16 +178,13 @@ impl<'a> Level<'a> {
     #[inline]
     fn positives_before(&self, q: usize, (lowest, highest): (f64, f64)) -> Option<usize> {
         let values = self.active_values(q);
-        let (above, not_below) = if values.len() < MANY {
+        let above = if values.len() < MANY {
             // Count without a branch, because the CPU would mispredict half of the branches.
-            values.iter().fold((0, 0), |(above, not_below), v| {
-                (above + usize::from(*v > highest), not_below + usize::from(*v >= lowest))
-            })
+            values.iter().map(|v| usize::from(*v > highest)).sum()
         } else {
-            let above = values.partition_point(|v| *v > highest);
-            (above, above + values[above..].partition_point(|v| *v >= lowest))
+            values.partition_point(|v| *v > highest)
         };
-        (above == not_below).then_some(above)
+        values.get(above).is_none_or(|next| *next < lowest).then_some(above)
     }
 
     /// Drops inactive positives, once the negatives counted since the last update reach half the
@@ -348,8 +211,8 @@ impl<'a> Level<'a> {
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) -> Result<()> {
-        let Buffers { open, keys, negatives, added, .. } = buffers;
-        let Level { counts, relation, first_query, .. } = *self;
+        let Buffers { open, keys, negatives, added } = buffers;
+        let ScreenCounter { counts, relation, first_query, .. } = *self;
         let first = queries.start - first_query;
         open.clear();
         negatives.clear();
@@ -414,41 +277,22 @@ impl Observer for ScreenCounter<'_> {
     type Buffers = Buffers;
 
     fn group(&self, side: Side, item: usize) -> u32 {
-        match &self.joined {
-            None => self.first.relation.class(side, item),
-            Some(joined) if side == Side::Query => joined[item],
-            Some(joined) => joined[self.first.relation.queries() + item],
-        }
+        self.relation.class(side, item)
     }
 
     fn excluded_others(&self, query: usize) -> &[u32] {
-        if self.joined.is_some() { &[] } else { self.first.relation.excluded_others(query) }
+        self.relation.excluded_others(query)
     }
 
     fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
-        if self.joined.is_some() {
-            let by_level = self.levels().filter_map(|level| level.lowest_and_first(query));
-            let all =
-                by_level.reduce(|(low, high), (lowest, first)| (low.min(lowest), high.max(first)));
-            // An item above all brackets does not match at any level, so it is counted at all
-            // levels, unless a level excludes items.
-            let counts_unlisted =
-                self.levels().all(|level| level.relation.excludes_only_own_item());
-            all.map(|(low, high)| (low, if counts_unlisted { high } else { f64::INFINITY }))
-                .into_iter()
-                .for_each(visit);
-            return;
-        }
-        let level = &self.first;
-        let values = level.active_values(query - level.first_query);
+        let values = self.active_values(query - self.first_query);
         // When only the first ranks matter, thresholds rise quickly and few values are listed, so a
         // single bracket is cheaper.
-        if level.counts.every_rank_matters()
-            && values.len() <= level.control.sizes().counted_brackets
+        if self.counts.every_rank_matters() && values.len() <= self.control.sizes().counted_brackets
         {
             values.iter().for_each(|value| visit((*value, *value)));
-        } else {
-            level.lowest_and_first(query).into_iter().for_each(visit);
+        } else if let (Some(first), Some(lowest)) = (values.first(), values.last()) {
+            visit((*lowest, *first));
         }
     }
 

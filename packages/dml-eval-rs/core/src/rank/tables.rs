@@ -9,9 +9,7 @@ use zerocopy::FromZeros;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::memory::{
-    Grow, allocate, collect, collect_counted, collect_each, full, try_collect, zeros,
-};
+use crate::memory::{Grow, collect, collect_counted, collect_each, try_collect, zeros};
 use crate::random::Random;
 use crate::rank::distance_ranker::DistanceRanker;
 use crate::rank::metric::Metric;
@@ -27,17 +25,19 @@ use crate::side::Side;
 
 /// The queries to rank from values first, to find out whether tables of keys cost less.
 const SAMPLE: usize = 16;
+/// If values suffice for most of the sample, other queries may leave this number of times as many
+/// items open: to begin again with a table of keys costs more.
+const MORE_OPEN: usize = 3;
 
-/// What to compute for the queries: metrics, per relation and rule for ties.
+/// What to compute for the queries: metrics, per rule for ties.
 pub(crate) struct Ranking<'a> {
-    pub relations: &'a [Relation<'a>],
+    pub relation: &'a Relation<'a>,
     pub ties: &'a [Ties],
     pub metrics: &'a [Metric],
 }
 
 impl Ranking<'_> {
-    /// Computes the metrics of `queries` from all keys. `results` must contain an entry per
-    /// relation and rule.
+    /// Computes the metrics of `queries` from all keys. `results` must contain an entry per rule.
     pub fn compute<S: Space>(
         &self,
         space: &S,
@@ -64,29 +64,17 @@ impl Ranking<'_> {
                 },
                 || Ok((DistanceRanker::new(codes.largest())?, Vec::new(), Vec::new())),
                 |(ranker, marks, kinds), query, distances, (_, ())| {
-                    let rank = |relation: &Relation<'_>, kinds: &[Kind], take: &mut Take<'_>| {
-                        control.took(|| "ranks from distances");
-                        ranker.count(distances, kinds, marks, space.kernel())?;
-                        let mut positives = Vec::new();
-                        if relation.grades().is_some() {
-                            positives = ranker.list_positives(marks, |place| {
-                                relation.gallery_index(place as u32)
-                            })?;
-                        }
-                        self.ties
-                            .iter()
-                            .try_for_each(|ties| take(ranker.order(marks, *ties)?, &positives))
-                    };
-                    Ok((
-                        query,
-                        self.each_relation(
-                            (query, distances.len()),
-                            kinds,
-                            rank,
-                            discounts,
-                            control,
-                        )?,
-                    ))
+                    control.took(|| "ranks from distances");
+                    self.relation.kinds(query as usize, 0..distances.len(), kinds)?;
+                    ranker.count(distances, kinds, marks, space.kernel())?;
+                    let mut positives = Vec::new();
+                    if self.relation.grades().is_some() {
+                        positives = ranker.list_positives(marks, |place| {
+                            self.relation.gallery_index(place as u32)
+                        })?;
+                    }
+                    let orders = self.ties.iter().map(|ties| ranker.order(marks, *ties));
+                    Ok((query, self.metrics(query, orders, &positives, discounts, control)?))
                 },
                 &mut store,
                 control,
@@ -98,25 +86,13 @@ impl Ranking<'_> {
                 |queries, items, table: &mut [f64]| space.key_table(queries, items, table, control),
                 || Ok(<(RowRanker, Vec<Kind>)>::default()),
                 |(ranker, kinds), query, keys, (_, ())| {
-                    let rank = |relation: &Relation<'_>, kinds: &[Kind], take: &mut Take<'_>| {
-                        control.took(|| "ranks from keys");
-                        let index = |place| relation.gallery_index(place as u32);
-                        let row = Row { keys, slack: 0.0, kinds, index, given: &[] };
-                        let compute =
-                            |places: &[u32], keys: &mut Vec<f64>| row.keys_at(places, keys);
-                        ranker.sort(
-                            &row,
-                            self.depth(relation, query),
-                            (space.kernel(), control),
-                            usize::MAX,
-                            compute,
-                        )?;
-                        self.take_order(relation, query, &row, ranker, take)
-                    };
-                    Ok((
-                        query,
-                        self.each_relation((query, keys.len()), kinds, rank, discounts, control)?,
-                    ))
+                    control.took(|| "ranks from keys");
+                    self.relation.kinds(query as usize, 0..keys.len(), kinds)?;
+                    let row = Row { keys, slack: 0.0, kinds, index: self.index(), given: &[] };
+                    let compute = |places: &[u32], keys: &mut Vec<f64>| row.keys_at(places, keys);
+                    let (depth, with) = (self.depth(query), (space.kernel(), control));
+                    ranker.sort(&row, depth, with, usize::MAX, compute)?;
+                    Ok((query, self.metrics_of_sorted(query, &row, ranker, discounts, control)?))
                 },
                 &mut store,
                 control,
@@ -143,7 +119,7 @@ impl Ranking<'_> {
         let items = 0..space.rows(Side::Gallery) as u32;
         let most = items.len().checked_div(control.sizes().items_per_open_value);
         let most = most.unwrap_or(usize::MAX);
-        let mut rank = |queries: &[u32], left: &mut Vec<u32>| {
+        let mut rank = |queries: &[u32], most: usize, left: &mut Vec<u32>| {
             let mut receive = |(query, rows): (u32, Option<Vec<Vec<f64>>>)| match rows {
                 Some(rows) => store((query, rows)),
                 None => left.try_push(query),
@@ -153,47 +129,34 @@ impl Ranking<'_> {
                 |queries, _, table: &mut [f32]| values.fill(queries, table, control),
                 || Ok(<(RowRanker, Vec<Kind>, Keys)>::default()),
                 |(ranker, kinds, buffer), query, values, (_, margin)| {
-                    let mut is_decided = true;
-                    let rank = |relation: &Relation<'_>, kinds: &[Kind], take: &mut Take<'_>| {
-                        let index = |place| relation.gallery_index(place as u32);
-                        let row =
-                            Row { keys: values, slack: 2.0 * margin, kinds, index, given: &[] };
-                        let compute = |places: &[u32], keys: &mut Vec<f64>| {
-                            let items = places.iter().copied();
-                            keys.try_extend(
-                                buffer.compute(space, query as usize, items)?.iter().copied(),
-                            )
-                        };
-                        is_decided = is_decided
-                            && ranker.sort(
-                                &row,
-                                self.depth(relation, query),
-                                (space.kernel(), control),
-                                most,
-                                compute,
-                            )?;
-                        if !is_decided {
-                            control.took(|| "values leave too much open");
-                        } else {
-                            control.took(|| "ranks from values");
-                            self.take_order(relation, query, &row, ranker, take)?;
-                        }
-                        Ok(())
+                    self.relation.kinds(query as usize, 0..values.len(), kinds)?;
+                    let slack = 2.0 * margin;
+                    let row = Row { keys: values, slack, kinds, index: self.index(), given: &[] };
+                    let compute = |places: &[u32], keys: &mut Vec<f64>| {
+                        let items = places.iter().copied();
+                        let computed = buffer.compute(space, query as usize, items)?;
+                        keys.try_extend(computed.iter().copied())
                     };
-                    let rows =
-                        self.each_relation((query, values.len()), kinds, rank, discounts, control)?;
-                    Ok((query, is_decided.then_some(rows)))
+                    let (depth, with) = (self.depth(query), (space.kernel(), control));
+                    if !ranker.sort(&row, depth, with, most, compute)? {
+                        control.took(|| "values leave too much open");
+                        return Ok((query, None));
+                    }
+                    control.took(|| "ranks from values");
+                    let rows = self.metrics_of_sorted(query, &row, ranker, discounts, control)?;
+                    Ok((query, Some(rows)))
                 },
                 &mut receive,
                 control,
             )
         };
         let sample = collect(Random::new(4).spread(queries.len(), SAMPLE).map(|i| queries[i]))?;
-        rank(&sample, &mut left)?;
+        rank(&sample, most, &mut left)?;
         let others = queries.iter().filter(|query| sample.binary_search(query).is_err()).copied();
         let suits = 2 * left.len() <= sample.len();
         if suits {
-            rank(&collect_counted(others.clone())?, &mut left)?;
+            let most = most.saturating_mul(MORE_OPEN);
+            rank(&collect_counted(others.clone())?, most, &mut left)?;
         }
         // Pairs of these queries are compared twice.
         control.add_to_total(left.len() as u64 * items.len() as u64);
@@ -208,54 +171,44 @@ impl Ranking<'_> {
     pub fn suits_values(&self, queries: usize, control: &Control) -> bool {
         queries >= control.sizes().value_queries
             && self.ties == [Ties::Index]
-            && self.relations.iter().all(|relation| relation.grades().is_none())
+            && self.relation.grades().is_none()
     }
 
     /// Returns the last rank that matters to a query.
-    fn depth(&self, relation: &Relation<'_>, query: u32) -> u64 {
+    fn depth(&self, query: u32) -> u64 {
         let depth = self.metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
-        depth.max(relation.number(query as usize) as u64)
+        depth.max(self.relation.number(query as usize) as u64)
     }
 
-    /// Computes the metrics of a query per relation and rule. `rank` must call the given function
-    /// once per rule, with the order of the positives and, if matches are graded, with the
-    /// positives.
-    fn each_relation(
+    /// Returns the function from a place in a row to the index in the full gallery.
+    fn index(&self) -> impl Fn(usize) -> u64 {
+        |place| self.relation.gallery_index(place as u32)
+    }
+
+    /// Computes the metrics of a query per rule, from an order of the positives per rule. If
+    /// matches are graded, `positives` must contain all matches.
+    fn metrics(
         &self,
-        (query, items): (u32, usize),
-        kinds: &mut Vec<Kind>,
-        mut rank: impl FnMut(&Relation<'_>, &[Kind], &mut Take<'_>) -> Result<()>,
+        query: u32,
+        orders: impl ExactSizeIterator<Item = Result<Order>>,
+        positives: &[Positive],
         discounts: &Discounts,
         control: &Control,
     ) -> Result<Vec<Vec<f64>>> {
-        let query = query as usize;
-        let mut rows = allocate(self.relations.len() * self.ties.len())?;
-        for relation in self.relations {
-            if relation.number(query) == 0 {
-                rows.try_extend(try_collect(
-                    self.ties.iter().map(|_| full(self.metrics.len(), f64::NAN)),
-                )?)?;
-                continue;
-            }
-            relation.kinds(query, 0..items, kinds)?;
-            rank(relation, kinds, &mut |order, positives| {
-                let graded = relation.grades().map(|grades| (positives, grades, query));
-                rows.try_push(order.metrics(self.metrics, graded, discounts, control)?)
-            })?;
-        }
-        Ok(rows)
+        let graded = self.relation.grades().map(|grades| (positives, grades, query as usize));
+        try_collect(orders.map(|order| order?.metrics(self.metrics, graded, discounts, control)))
     }
 
-    /// Takes the order of the positives in a sorted row, under each rule.
-    fn take_order<K: Copy + Into<f64>, I: Fn(usize) -> u64>(
+    /// Computes the metrics of a query per rule from a sorted row.
+    fn metrics_of_sorted<K: Copy + Into<f64>, I: Fn(usize) -> u64>(
         &self,
-        relation: &Relation<'_>,
         query: u32,
         row: &Row<'_, K, I>,
         ranker: &RowRanker,
-        take: &mut Take<'_>,
-    ) -> Result<()> {
-        let number = relation.number(query as usize);
+        discounts: &Discounts,
+        control: &Control,
+    ) -> Result<Vec<Vec<f64>>> {
+        let (relation, number) = (self.relation, self.relation.number(query as usize));
         let mut positives = Vec::new();
         if relation.grades().is_some() || self.ties != [Ties::Index] {
             positives = ranker.list_positives(row)?;
@@ -270,20 +223,17 @@ impl Ranking<'_> {
                     .try_extend(rest.map(|index| Positive { key: f64::NEG_INFINITY, index }))?;
             }
         }
-        for &ties in self.ties {
+        let orders = self.ties.iter().map(|&ties| {
             let rules = TieRules::One(ties);
             let mut counts = ranker.counts(row, rules, &positives)?;
             // The last slot counts all items, so positives that weren't sorted get ranks too deep
             // to matter.
             counts.try_resize(rules.slots_per_positive() * number + 1, 0)?;
-            take(Order::new(&positives, counts, ties)?, &positives)?;
-        }
-        Ok(())
+            Order::new(&positives, counts, ties)
+        });
+        self.metrics(query, orders, &positives, discounts, control)
     }
 }
-
-/// Receives the order of a query's positives, and the positives.
-type Take<'a> = dyn FnMut(Order, &[Positive]) -> Result<()> + 'a;
 
 /// Counts the negatives among `items`, a range of a part of the gallery, for `queries`, which must
 /// be distinct.

@@ -7,7 +7,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::logarithm::ln;
 use crate::memory::{Grow, allocate, collect};
-use crate::rank::lists::Grades;
+use crate::rank::grades::Grades;
 use crate::rank::metric::Metric;
 use crate::rank::ties::{Positive, Ties};
 

@@ -14,6 +14,7 @@ mod encoding;
 mod frame;
 mod key_table;
 pub(crate) mod keys;
+pub(crate) mod lists;
 pub(crate) mod matrix;
 pub(crate) mod narrow_panels;
 pub(crate) mod own_item;

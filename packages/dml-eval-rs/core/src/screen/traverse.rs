@@ -100,11 +100,6 @@ impl Task<'_> {
         (value - margin - 2.0 * residuals, value + margin)
     }
 
-    /// Returns the value for an exact product.
-    pub fn value(&self, product: f64) -> f64 {
-        product + self.offset
-    }
-
     /// Returns the smallest product that may belong to `value` in a row with this margin.
     pub fn least_product(&self, value: f64, margin: f64) -> f32 {
         round_down(value - self.offset - margin)

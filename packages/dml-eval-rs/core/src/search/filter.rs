@@ -4,6 +4,7 @@ use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::memory::{Grow, allocate};
 use crate::rows::keys::Keys;
+use crate::rows::lists::Lists;
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
 use crate::screen::tiling::blocks;
@@ -12,60 +13,6 @@ use crate::side::Side;
 /// The group of a query that isn't a gallery item. Items never have this group: without labels,
 /// groups are items' indices.
 const NO_GROUP: u32 = u32::MAX;
-
-/// A list of gallery items per query. Queries can share a list.
-#[derive(Clone, Copy, Debug)]
-pub struct SharedLists<'a> {
-    /// The start of the items per list, then the end of the last list.
-    pub offsets: &'a [u64],
-    /// The items, which must be sorted and distinct per list.
-    pub items: &'a [u32],
-    /// The index of each query's list.
-    pub lists: &'a [u32],
-}
-
-impl<'a> SharedLists<'a> {
-    /// Returns a query's items.
-    pub(super) fn of(&self, query: usize) -> &'a [u32] {
-        let list = self.lists[query] as usize;
-        &self.items[self.offsets[list] as usize..self.offsets[list + 1] as usize]
-    }
-
-    /// Returns the only list, if all queries share it.
-    pub(super) fn of_all(&self) -> Option<&'a [u32]> {
-        (self.offsets.len() == 2).then_some(self.items)
-    }
-
-    pub(super) fn check(&self, name: &str, queries: usize, gallery: usize) -> Result<()> {
-        let ends = (self.offsets.first(), self.offsets.last());
-        let delimits =
-            ends == (Some(&0), Some(&(self.items.len() as u64))) && self.offsets.is_sorted();
-        let numbers = self.offsets.len().saturating_sub(1);
-        if !delimits
-            || self.lists.len() != queries
-            || self.lists.iter().any(|list| *list as usize >= numbers)
-        {
-            return argument(format!(
-                "{name} has {} offsets for {} items, and {} queries; expected lists for {queries} \
-                 queries",
-                self.offsets.len(),
-                self.items.len(),
-                self.lists.len()
-            ));
-        }
-        let valid = |ends: &[u64]| {
-            let items = &self.items[ends[0] as usize..ends[1] as usize];
-            items.is_sorted_by(|a, b| a < b)
-                && items.last().is_none_or(|last| (*last as usize) < gallery)
-        };
-        match self.offsets.windows(2).position(|ends| !valid(ends)) {
-            Some(list) => {
-                argument(format!("{name} list {list} isn't ascending items below {gallery}"))
-            }
-            None => Ok(()),
-        }
-    }
-}
 
 /// Conditions on gallery items per query. A search returns an item only if the item meets all
 /// conditions.
@@ -81,7 +28,7 @@ pub struct Filter<'a> {
     /// A bound per query. Excludes items with a score that is not below the bound.
     pub below: Option<&'a [f64]>,
     /// The items to choose from; `None` for all items.
-    pub allowed: Option<SharedLists<'a>>,
+    pub allowed: Option<Lists<'a>>,
 }
 
 impl<'a> From<OwnItem<'a>> for Filter<'a> {
@@ -155,15 +102,14 @@ impl<'a> Filter<'a> {
 
     /// Whether a query's list of allowed items, if there is one, contains the item.
     pub(super) fn allows(&self, query: usize, item: u32) -> bool {
-        self.allowed.is_none_or(|allowed| allowed.of(query).binary_search(&item).is_ok())
+        self.allowed.is_none_or(|allowed| allowed.holds(query, item))
     }
 
     /// Returns the number of allowed pairs if computing all of their keys is faster than a screen.
     pub(super) fn few_allowed(&self, gallery: usize, control: &Control) -> Option<u64> {
         let allowed = self.allowed?;
-        let pairs =
-            (0..allowed.lists.len()).map(|query| allowed.of(query).len() as u64).sum::<u64>();
-        let all = allowed.lists.len() as u64 * gallery as u64;
+        let pairs = (0..allowed.len()).map(|query| allowed.of(query).len() as u64).sum::<u64>();
+        let all = allowed.len() as u64 * gallery as u64;
         let is_few = pairs.saturating_mul(control.sizes().items_per_allowed as u64) <= all;
         is_few.then(|| {
             control.took(|| "allowed items one by one");

@@ -2,13 +2,12 @@
 //! items.
 //!
 //! If a search starts with no threshold, it lists a multiple of k items and computes the keys until
-//! the lists are full: `knn` of 20,000 x 128 isotropic rows takes twice as long for k = 10. The
-//! k-th largest lower bound in a sample is a correct threshold, because at least k items reach it.
-//! If k is at least `guessed_neighbours`, a higher *guess* is used: if the sample is expected to
-//! contain n of the k nearest, somewhat more than n sampled values exceed the guess. The guess is
-//! too high for few queries; the search notices this, and compares these queries with all items.
-//! For k = 1,000 of these rows, a guess halves the time
-//! (`benchmarks/evaluator/cliffs.py rows --only knn`).
+//! the lists are full: `knn` of 20,000 x 128 isotropic rows takes twice as long for k = 10. So the
+//! threshold is *guessed*: if the sample is expected to contain n of the k nearest, somewhat more
+//! than n sampled values exceed the guess. The guess is too high for few queries; the search notices
+//! this, and compares these queries with all items.
+//!
+//! For prefixes, the sample's k-th largest key is used instead, which at least k items reach.
 
 use std::ops::Range;
 
@@ -38,8 +37,8 @@ const SAMPLED_NEIGHBOURS: usize = 128;
 const SAMPLED_PER_ROOT: f64 = 40.0;
 /// If several items share a lane, about one in this number of lanes contains a neighbour.
 const LANES_PER_NEIGHBOUR: usize = 8;
-/// If the threshold isn't guessed, a sample has at least `LEAST_SAMPLED` items, and
-/// `SAMPLED_PER_NEIGHBOUR` items per neighbour.
+/// For prefixes, a sample has at least `LEAST_SAMPLED` items, and `SAMPLED_PER_NEIGHBOUR` items per
+/// neighbour.
 const LEAST_SAMPLED: usize = 1536;
 const SAMPLED_PER_NEIGHBOUR: usize = 64;
 
@@ -66,8 +65,6 @@ pub(super) struct Guess {
     groups: usize,
     /// The rank (from 0) of the threshold among the largest values of the lanes.
     rank: usize,
-    /// Whether fewer than k items may reach the threshold.
-    is_guess: bool,
 }
 
 /// Chooses the rank (from 0) of a guess among sampled values. About `mean` of these values belong
@@ -102,43 +99,36 @@ impl Guess {
             Some(_) => return Ok(None),
         };
         let items = allowed.map_or(space.rows(Side::Gallery), <[u32]>::len);
-        let is_guess = k >= sizes.guessed_neighbours
-            && !packing.is_sorted()
-            && Filter { allowed: None, ..*filter }.excludes_only_own();
-        let wanted = if is_guess {
+        let is_prefix = packing.is_sorted();
+        let wanted = if is_prefix {
+            LEAST_SAMPLED.max(SAMPLED_PER_NEIGHBOUR * k)
+        } else {
             let enough = SAMPLED_PER_ROOT * (items as f64 * k as f64).cbrt();
             (SAMPLED_NEIGHBOURS * items / k).min(enough as usize)
-        } else {
-            LEAST_SAMPLED.max(SAMPLED_PER_NEIGHBOUR * k)
         };
         let count = wanted.min(items / sizes.guess_spacing.max(1)) / width;
-        let groups = if is_guess {
-            count.div_ceil((items / (LANES_PER_NEIGHBOUR * k)).max(1))
-        } else {
+        let groups = if is_prefix {
             (2 * k).div_ceil(width)
+        } else {
+            count.div_ceil((items / (LANES_PER_NEIGHBOUR * k)).max(1))
         };
         if count < groups || count == 0 || k >= items {
             return Ok(None);
         }
-        let rank = if is_guess {
+        // Filters don't matter: a sample is expected to contain the same share of the k nearest
+        // items that they leave.
+        let rank = if is_prefix {
+            k - 1
+        } else {
             let share = 1.0 - (1.0 - k as f64 / items as f64).powf(count as f64 / groups as f64);
             let mean = share * (groups * width) as f64;
             let rank = cheapest_rank(mean, (count * width) as f64 * (1.0 - share));
             rank * sizes.guess_percent / 100
-        } else {
-            k - 1
         };
         let rank = rank.min(groups * width - 1);
-        let mut guess = Guess {
-            packed: None,
-            items: Vec::new(),
-            labels: Vec::new(),
-            count,
-            groups,
-            rank,
-            is_guess,
-        };
-        if packing.is_sorted() {
+        let mut guess =
+            Guess { packed: None, items: Vec::new(), labels: Vec::new(), count, groups, rank };
+        if is_prefix {
             return Ok(Some(guess));
         }
         let item = |place: usize| allowed.map_or(place as u32, |allowed| allowed[place]);
@@ -196,10 +186,10 @@ impl Guess {
             (self.packed.is_none(), filter.labels.is_none() && filter.below.is_none());
         let cells =
             if is_prefix && is_open { Cells::of(columns, packing, kernel, control)? } else { None };
-        control.took(|| match (&cells, self.is_guess) {
+        control.took(|| match (&cells, is_prefix) {
             (Some(_), _) => "thresholds from cells",
-            (None, true) => "thresholds guessed",
-            (None, false) => "thresholds sampled",
+            (None, true) => "thresholds sampled",
+            (None, false) => "thresholds guessed",
         });
         let lanes = self.packed.as_ref().unwrap_or(columns);
         let place_of = |item: &u32| match is_prefix {

@@ -11,9 +11,10 @@ use crate::memory::{Grow, collect, each, full};
 use crate::rows::classes::Classes;
 use crate::rows::comparable::Comparable;
 use crate::rows::keys::Keys;
+use crate::rows::lists::Lists;
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Scratch;
-use crate::search::filter::{Filter, SharedLists};
+use crate::search::filter::Filter;
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
@@ -54,7 +55,7 @@ pub enum Positives<'a> {
     /// Labels for queries and items. Items with the query's label match.
     Labels(&'a [u32], &'a [u32]),
     /// The matches per query.
-    Listed(SharedLists<'a>),
+    Listed(Lists<'a>),
 }
 
 /// The bound of the negatives' scores: the score of a positive times a factor, minus a margin.
@@ -73,7 +74,7 @@ pub struct Ceiling {
 /// `allowed` is given, a search chooses from these items.
 pub fn hard_negatives<S: Comparable>(
     space: &S,
-    (positives, allowed): (Positives<'_>, Option<SharedLists<'_>>),
+    (positives, allowed): (Positives<'_>, Option<Lists<'_>>),
     k: usize,
     bound: Option<Ceiling>,
     control: &Control,

@@ -1,6 +1,5 @@
 //! Searches a gallery.
 
-mod candidates;
 mod cells;
 pub(crate) mod filter;
 mod from_allowed;

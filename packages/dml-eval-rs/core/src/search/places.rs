@@ -115,22 +115,25 @@ pub(super) struct Nearest {
     has_first: bool,
 }
 
-/// The capacity of a list is k + k/2 + this number. In a larger list, the threshold would increase
-/// later.
-const SPARE: usize = 4;
+/// The capacity of a list for k items. In a larger list, the threshold would increase later; a
+/// smaller list would be cut more often.
+fn capacity(k: usize) -> usize {
+    k + k * 3 / 8 + 4
+}
+
 /// Up to this k, lists are sorted and keep the first items. In longer lists, finding an item is
 /// slower than computing its key.
 const FEW: usize = 40;
 
 impl Nearest {
     pub fn new(k: usize) -> Result<Self> {
-        let places = allocate(k + k / 2 + SPARE)?;
+        let places = allocate(capacity(k))?;
         Ok(Nearest { k, places, worst: BEYOND, worst_key: f64::NEG_INFINITY, has_first: false })
     }
 
     /// Returns the approximate size of a list in bytes.
     pub fn bytes(k: usize) -> usize {
-        size_of::<Place>() * (k + k / 2 + SPARE) + size_of::<Nearest>()
+        size_of::<Place>() * capacity(k) + size_of::<Nearest>()
     }
 
     /// Adds items with keys, except the query itself and first items that are listed already.

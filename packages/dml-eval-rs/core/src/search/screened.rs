@@ -16,7 +16,6 @@ use crate::screen::expected::SampledValues;
 use crate::screen::rounding::round_down;
 use crate::screen::tiling::blocks;
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
-use crate::search::candidates::{Candidates, Kth};
 use crate::search::filter::Filter;
 use crate::search::from_allowed::add_all;
 use crate::search::guess::{Guess, Start};
@@ -32,7 +31,8 @@ struct Search<'a, 'f> {
     first_query: usize,
     filter: &'a Filter<'f>,
     guess: Option<&'a Guess>,
-    lists: &'a Lists,
+    /// The k nearest items per query so far.
+    lists: &'a [Mutex<Nearest>],
     /// The smallest value per query that is listed, as float32 bits: first the guess, then the
     /// value of the k-th nearest item so far.
     thresholds: Vec<AtomicU32>,
@@ -52,18 +52,6 @@ fn float(bits: &AtomicU32) -> f32 {
     f32::from_bits(bits.load(Relaxed))
 }
 
-/// A list per query: the items that may be among the k nearest.
-enum Lists {
-    /// The k nearest items so far, by keys.
-    Keys(Vec<Mutex<Nearest>>),
-    /// The items that values can't rule out.
-    Values(Vec<Mutex<Candidates>>),
-}
-
-fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
-    list.lock().expect("no thread panics while it holds the lock")
-}
-
 /// Hits as pairs (query, item), and a key per pair.
 #[derive(Default)]
 struct Hits {
@@ -73,6 +61,10 @@ struct Hits {
 }
 
 impl Search<'_, '_> {
+    fn list(&self, q: usize) -> MutexGuard<'_, Nearest> {
+        self.lists[q].lock().expect("no thread panics while it holds the lock")
+    }
+
     fn set_threshold(&self, q: usize, threshold: f32) {
         self.thresholds[q].store(threshold.to_bits(), Relaxed);
     }
@@ -103,18 +95,6 @@ impl Search<'_, '_> {
             let row = hits[0].row as usize;
             (first_query - self.first_query + row, margins[row], hits)
         });
-        let lists = match self.lists {
-            Lists::Keys(lists) => lists,
-            Lists::Values(lists) => {
-                for (q, margin, hits) in by_row {
-                    let hits = self.left(task, (q, margin), hits);
-                    let items = hits.map(|hit| (hit.value, first_item as u32 + hit.column));
-                    let list = &mut lock(&lists[q]);
-                    self.add_values(space, task, (q, margin), items, (list, scores))?;
-                }
-                return Ok(());
-            }
-        };
         pairs.clear();
         keys.clear();
         for (q, margin, hits) in by_row {
@@ -141,37 +121,10 @@ impl Search<'_, '_> {
         for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
             let query = of_query[0].0 as usize;
             let q = query - self.first_query;
-            let mut list = lock(&lists[q]);
+            let mut list = self.list(q);
             if list.add(of_query.iter().map(|pair| pair.1).zip(&mut keys), None) {
                 self.set_threshold(q, least_value(space, query, list.worst().key()));
             }
-        }
-        Ok(())
-    }
-
-    /// Adds products and items to the list of the `q`-th query.
-    fn add_values<S: Space>(
-        &self,
-        space: &S,
-        task: &Task<'_>,
-        (q, margin): (usize, f64),
-        items: impl Iterator<Item = (f32, u32)>,
-        (list, keys): (&mut Candidates, &mut Keys),
-    ) -> Result<()> {
-        list.allow(margin);
-        for (product, item) in items {
-            if !list.add(product, item) {
-                continue;
-            }
-            let query = self.first_query + q;
-            let threshold = match list.make_room(space, query, keys)? {
-                Kth::Value(bound) => round_down(task.value(bound)),
-                Kth::Key(key) => {
-                    self.control.took(|| "candidates decided by keys");
-                    least_value(space, query, key)
-                }
-            };
-            self.set_threshold(q, threshold);
         }
         Ok(())
     }
@@ -211,19 +164,17 @@ impl Observer for Search<'_, '_> {
             control,
             |query, start, keys| {
                 let q = query - self.first_query;
-                match (start, self.lists) {
-                    (Start::Items(found), Lists::Keys(lists)) => {
+                match start {
+                    Start::Items(found) => {
                         keys.compute(space, query, found.iter().map(|(_, item)| *item))?;
-                        if let Some(key) = lock(&lists[q]).begin(keys.with_items()) {
+                        if let Some(key) = self.list(q).begin(keys.with_items()) {
                             self.set_threshold(q, least_value(space, query, key));
                         }
                     }
-                    (Start::Value(value), _) => {
+                    Start::Value(value) => {
                         self.guesses[q].store(value.to_bits(), Relaxed);
                         self.set_threshold(q, value);
                     }
-                    // Only prefixes start from items, and their lists contain keys.
-                    (Start::Items(_), Lists::Values(_)) => {}
                 }
                 Ok(())
             },
@@ -266,11 +217,14 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
     mut results: Results<'_, T, F>,
 ) -> Result<()> {
     let (k, queries, gallery) = (results.k, space.rows(Side::Query), space.rows(Side::Gallery));
-    let sizes = control.sizes();
-    let all = queries as u64 * gallery as u64;
-    // If the lists of all queries fit into memory, a pair is compared once for both items.
-    let may_share = space.is_own_gallery() && filter.is_symmetric();
-    let once = queries as u64 * (queries as u64).saturating_sub(1) / 2;
+    // A pair is compared once for both items, with the lists of all queries in memory, which take
+    // twice the memory of the results.
+    let is_symmetric = space.is_own_gallery() && filter.is_symmetric();
+    let pairs = if is_symmetric {
+        queries as u64 * (queries as u64).saturating_sub(1) / 2
+    } else {
+        queries as u64 * gallery as u64
+    };
     let value_of_bound = |query: usize| {
         filter.below.map_or(f64::INFINITY, |bounds| space.value_of_score(bounds[query]))
     };
@@ -294,41 +248,18 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
         }
         Ok(thresholds)
     };
-    let packing = space.packing(
-        &Goal { pairs: if may_share { once } else { all }, thresholds: &thresholds },
-        control,
-    )?;
+    let packing = space.packing(&Goal { pairs, thresholds: &thresholds }, control)?;
     let guess = Guess::draw(space, &packing, k, &filter, control)?;
-    // Lists of values are smaller. They only save time if each pair is compared once.
-    let results_bytes = queries * k * (size_of::<T>() + size_of::<i64>());
-    let fit = |of_query: usize, given: usize| {
-        let bytes = sizes.candidate_bytes.max(sizes.bytes_per_input_byte * given);
-        may_share && queries * of_query <= bytes
-    };
-    let by_keys = fit(Nearest::bytes(k), space.bytes());
-    let by_values = !by_keys
-        && !packing.is_sorted()
-        && filter.below.is_none()
-        && space.key_of_screened(0.0).is_none()
-        && fit(Candidates::bytes(k), space.bytes() + results_bytes);
-    let is_symmetric = by_keys || by_values;
     let batch = if is_symmetric {
         queries
     } else {
-        (sizes.candidate_bytes / Nearest::bytes(k)).clamp(1, queries)
+        (control.sizes().candidate_bytes / Nearest::bytes(k)).clamp(1, queries)
     };
-    control.add_to_total(if is_symmetric { once } else { all });
-    if by_values {
-        control.took(|| "neighbours by values");
-    }
+    control.add_to_total(pairs);
     if batch < queries {
         control.took(|| "neighbours in batches");
     }
-    let mut lists = if by_values {
-        Lists::Values(try_collect((0..batch).map(|_| Candidates::new(k).map(Mutex::new)))?)
-    } else {
-        Lists::Keys(try_collect((0..batch).map(|_| Nearest::new(k).map(Mutex::new)))?)
-    };
+    let mut lists = try_collect((0..batch).map(|_| Nearest::new(k).map(Mutex::new)))?;
     for rows in blocks(0..queries, batch) {
         let least = || collect(rows.clone().map(|_| AtomicU32::new(f32::MIN.to_bits())));
         let search = Search {
@@ -364,23 +295,13 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
             add_all(space, query, &filter, &mut list, &mut found.keys)?;
             list.finish(found)
         };
-        let first = rows.start;
-        match &mut lists {
-            Lists::Keys(lists) => {
-                results.store(first, &mut lists[..rows.len()], control, |query, list, found| {
-                    found.keys.compute(space, query, own(query).into_iter())?;
-                    list.add(found.keys.with_items(), None);
-                    list.finish(found)?;
-                    complete(query, found)
-                })?;
-            }
-            Lists::Values(lists) => {
-                results.store(first, &mut lists[..rows.len()], control, |query, list, found| {
-                    list.finish(space, query, own(query), found)?;
-                    complete(query, found)
-                })?;
-            }
-        }
+        let lists = &mut lists[..rows.len()];
+        results.store(rows.start, lists, control, |query, list, found| {
+            found.keys.compute(space, query, own(query).into_iter())?;
+            list.add(found.keys.with_items(), None);
+            list.finish(found)?;
+            complete(query, found)
+        })?;
     }
     Ok(())
 }
@@ -394,10 +315,10 @@ mod tests {
     use crate::kernel::{names, select};
     use crate::random::Random;
     use crate::rows::dense::{Dense, Precision};
+    use crate::rows::lists::Lists;
     use crate::rows::matrix::Matrix;
     use crate::rows::own_item::OwnItem;
     use crate::rows::similarity::Similarity;
-    use crate::search::filter::SharedLists;
     use crate::search::from_allowed::nearest_allowed;
     use crate::sizes::Sizes;
 
@@ -448,15 +369,14 @@ mod tests {
                     .map(|i| u32::from(have_own_lists && i % 50 > 0))
                     .collect::<Vec<_>>(),
             );
-            let allowed = allows_some.then_some(SharedLists {
+            let allowed = allows_some.then_some(Lists {
                 offsets: if have_own_lists { &offsets } else { &offsets[1..] },
                 items: &some,
-                lists: &of_queries,
+                of_queries: Some(&of_queries),
             });
             let mut below = Vec::new();
             let mut expected: Vec<Vec<(f64, i64)>> = Vec::new();
             let guesses = |guess_percent| Sizes {
-                guessed_neighbours: 1,
                 guess_spacing: 2,
                 guess_percent,
                 ..Sizes::default()
@@ -467,8 +387,8 @@ mod tests {
             let sizes = [
                 whole(spaced.clone()),
                 Sizes { directions: Some(30), ..spaced },
-                Sizes { candidate_bytes: 1, bytes_per_input_byte: 0, ..whole(guesses(10_000)) },
-                Sizes { block_bytes: 20_000, candidate_bytes: 1, ..whole(guesses(40)) },
+                Sizes { candidate_bytes: 1, ..whole(guesses(10_000)) },
+                Sizes { block_bytes: 20_000, ..whole(guesses(40)) },
             ];
             for (kernel, sizes) in
                 names().into_iter().flat_map(|name| sizes.clone().map(|sizes| (name, sizes)))
@@ -547,17 +467,9 @@ mod tests {
                     );
                 }
                 let is_guessed = sizes.directions == Some(0)
-                    && k >= sizes.guessed_neighbours
                     && k < if allows_some { some.len() } else { ITEMS }
-                    && !(has_labels || has_lists || has_bounds || allows_some && have_own_lists);
+                    && !(allows_some && have_own_lists);
                 prop_assert_eq!(control.paths().contains_key("thresholds guessed"), is_guessed);
-                // From 8 neighbours on, lists of keys exceed the inputs.
-                let lists_values = k >= 8
-                    && sizes.block_bytes == 20_000
-                    && !(has_lists || has_bounds || allows_some);
-                prop_assert!(
-                    !lists_values || control.paths().contains_key("neighbours by values")
-                );
             }
         }
     }
