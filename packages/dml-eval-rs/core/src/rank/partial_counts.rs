@@ -6,7 +6,6 @@
 //! Counts can be added, so work may be done in any order, and the counts of the parts of a gallery
 //! add up to the counts of the gallery.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rayon::prelude::*;
@@ -158,13 +157,7 @@ impl PartialCounts {
 
     /// Finds the slot of a negative with this key and index.
     pub(crate) fn slot(&self, q: usize, key: f64, index: u64) -> usize {
-        self.slot_in(q, 0..self.positives(q).len(), key, index)
-    }
-
-    /// Finds the slot of a negative if all positives before `range` have larger keys and all after
-    /// it have smaller keys.
-    pub(crate) fn slot_in(&self, q: usize, range: Range<usize>, key: f64, index: u64) -> usize {
-        self.rules.slot(range.start, &self.positives(q)[range], key, index)
+        self.rules.slot(0, self.positives(q), key, index)
     }
 
     /// Returns the last rank that matters. The first positive's rank can matter even if it is
@@ -318,7 +311,8 @@ mod tests {
                     let (key, index) = (f64::from(key), at as u64);
                     complete.add(0, complete.slot(0, key, index), 1);
                     if key >= partial.positives(0)[active - 1].key {
-                        partial.add(0, partial.slot_in(0, 0..active, key, index), 1);
+                        let slot = rules.slot(0, &partial.positives(0)[..active], key, index);
+                        partial.add(0, slot, 1);
                     } else if !omits {
                         partial.add(0, partial.slots_per_positive * active, 1);
                     }

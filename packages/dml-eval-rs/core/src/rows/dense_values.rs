@@ -2,11 +2,12 @@
 //! items.
 //!
 //! The product of two rows is added up in chunks of `CHUNK` terms, the chunks in groups of `GROUP`
-//! terms, and then the groups. Let u be the unit of float32. Rounding a partial sum over the terms in S changes it by at most
-//! u·|Σ_S aᵢbᵢ| ≤ u·|a_S|·|b_S|, except for factors 1 + u of later roundings. By Cauchy–Schwarz,
-//! all roundings together add at most u·w(a)·w(b), where w(a)² = Σ_S |a_S|² counts the square of a
-//! number as often as partial sums contain the number. For 128 and 512 numbers, this bound is a
-//! ninth and a thirtieth of the bound for a single float32 sum in any order.
+//! terms, and then the groups. Let u be the unit of float32. Rounding a partial sum over the terms
+//! in S changes it by at most u·|Σ_S aᵢbᵢ| ≤ u·|a_S|·|b_S|, except for factors 1 + u of later
+//! roundings. By Cauchy–Schwarz, all roundings together add at most u·w(a)·w(b), where
+//! w(a)² = Σ_S |a_S|² counts the square of a number as often as partial sums contain the number.
+//! For 128 and 512 numbers, this bound is a ninth and a thirtieth of the bound for a single float32
+//! sum in any order.
 
 use std::ops::Range;
 use std::slice;

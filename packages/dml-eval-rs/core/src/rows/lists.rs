@@ -11,7 +11,7 @@ pub struct Lists<'a> {
     pub offsets: &'a [u64],
     /// The items, which must be sorted and distinct per list.
     pub items: &'a [u32],
-    /// The index of the list per query, or `None` if each query has its own list.
+    /// The index of the list per query, or `None` if the lists are those of the queries in order.
     pub of_queries: Option<&'a [u32]>,
 }
 
@@ -22,8 +22,8 @@ impl<'a> Lists<'a> {
         self.of_queries.map_or(self.offsets.len().saturating_sub(1), <[u32]>::len)
     }
 
-    /// Checks that there is a list for each of the `queries`, and that lists are sorted and contain
-    /// only gallery items.
+    /// Checks that each of the `queries` has a list, and that lists are sorted and contain only
+    /// gallery items.
     pub(crate) fn check(&self, name: &str, queries: usize, gallery: usize) -> Result<()> {
         let (ends, all) = ((self.offsets.first(), self.offsets.last()), self.items.len());
         let delimits = ends == (Some(&0), Some(&(all as u64))) && self.offsets.is_sorted();
@@ -43,7 +43,8 @@ impl<'a> Lists<'a> {
         };
         match (0..lists).map(|list| &self.items[self.range(list)]).find(|items| !valid(items)) {
             Some(items) => argument(format!(
-                "{name} lists {items:?}; expected distinct items below {gallery}, in ascending order"
+                "{name} lists {items:?}; expected distinct items below {gallery}, in ascending \
+                 order"
             )),
             None => Ok(()),
         }

@@ -4,8 +4,8 @@
 //! If a search starts with no threshold, it lists a multiple of k items and computes the keys until
 //! the lists are full: `knn` of 20,000 x 128 isotropic rows takes twice as long for k = 10. So the
 //! threshold is *guessed*: if the sample is expected to contain n of the k nearest, somewhat more
-//! than n sampled values exceed the guess. The guess is too high for few queries; the search notices
-//! this, and compares these queries with all items.
+//! than n sampled values exceed the guess. The guess is too high for few queries; the search
+//! notices this, and compares these queries with all items.
 //!
 //! For prefixes, the sample's k-th largest key is used instead, which at least k items reach.
 
@@ -15,7 +15,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::kernel::{Kernel, MAX_TILE, Tiles, Word};
+use crate::kernel::{MAX_TILE, Tiles, Word};
 use crate::memory::{Grow, collect, each, zeros};
 use crate::random::Random;
 use crate::rows::keys::Keys;
@@ -42,13 +42,12 @@ const LANES_PER_NEIGHBOUR: usize = 8;
 const LEAST_SAMPLED: usize = 1536;
 const SAMPLED_PER_NEIGHBOUR: usize = 64;
 
-/// The start of a query's search.
-pub(super) enum Start<'a> {
-    /// Use this threshold.
+/// The threshold to begin a query's search with.
+pub(super) enum Start {
+    /// A guess of the k-th largest value.
     Value(f32),
-    /// Use the keys of these items (with their values) to find a threshold, because the bounds for
-    /// values of prefixes are wide.
-    Items(&'a [(f32, u32)]),
+    /// A key that at least k items reach: the bounds for values of prefixes are wide.
+    Key(f64),
 }
 
 /// A sample of panels. The panels form groups; a lane of a group keeps the largest value.
@@ -170,16 +169,17 @@ impl Guess {
         Ok(Some(guess))
     }
 
-    /// Calls `take` with each query in a row block and the start of this query's search.
-    pub fn starts(
+    /// Calls `take` with the queries in a row block and the starts of their searches.
+    pub fn starts<S: Space>(
         &self,
-        kernel: &Kernel,
+        space: &S,
         packing: &impl Packing,
         Blocks { rows, columns }: Blocks<'_>,
         (filter, below): (&Filter<'_>, impl Fn(usize) -> f64 + Sync),
         control: &Control,
-        take: impl Fn(usize, Start<'_>, &mut Keys) -> Result<()> + Sync + Send,
+        take: impl Fn(usize, Start) + Sync + Send,
     ) -> Result<()> {
+        let kernel = space.kernel();
         let Tiles { rows: height, columns: width, .. } = *kernel.tiles(packing.word());
         let (product, size) = (kernel.product(packing.word()), height * width);
         let (is_prefix, is_open) =
@@ -293,7 +293,14 @@ impl Guess {
                         if found.len() > most {
                             found.select_nth_unstable_by(most - 1, |a, b| b.0.total_cmp(&a.0));
                         }
-                        take(query, Start::Items(&found[..most.min(found.len())]), keys)?;
+                        let nearest = found.iter().take(most).map(|(_, item)| *item);
+                        keys.compute(space, query, nearest)?;
+                        if self.rank < keys.keys.len() {
+                            let from_largest = |a: &f64, b: &f64| b.total_cmp(a);
+                            let all = &mut keys.keys;
+                            let kth = *all.select_nth_unstable_by(self.rank, from_largest).1;
+                            take(query, Start::Key(kth));
+                        }
                         continue;
                     }
                     let extent = rows.extents[query - rows.rows.start];
@@ -304,7 +311,7 @@ impl Guess {
                     let value = *of_row.select_nth_unstable_by(self.rank, |a, b| b.total_cmp(a)).1;
                     let value =
                         f64::from(value) + packing.offset() - packing.margin(extent, lanes.worst);
-                    take(query, Start::Value(round_down(value)), keys)?;
+                    take(query, Start::Value(round_down(value)));
                 }
                 control.check()
             },

@@ -111,8 +111,6 @@ pub(super) struct Nearest {
     /// The k-th nearest, or `BEYOND` if there are fewer than k.
     worst: Place,
     worst_key: f64,
-    /// Whether the list contains first items, which the search will find again.
-    has_first: bool,
 }
 
 /// The capacity of a list for k items. In a larger list, the threshold would increase later; a
@@ -121,14 +119,10 @@ fn capacity(k: usize) -> usize {
     k + k * 3 / 8 + 4
 }
 
-/// Up to this k, lists are sorted and keep the first items. In longer lists, finding an item is
-/// slower than computing its key.
-const FEW: usize = 40;
-
 impl Nearest {
     pub fn new(k: usize) -> Result<Self> {
         let places = allocate(capacity(k))?;
-        Ok(Nearest { k, places, worst: BEYOND, worst_key: f64::NEG_INFINITY, has_first: false })
+        Ok(Nearest { k, places, worst: BEYOND, worst_key: f64::NEG_INFINITY })
     }
 
     /// Returns the approximate size of a list in bytes.
@@ -136,61 +130,29 @@ impl Nearest {
         size_of::<Place>() * capacity(k) + size_of::<Nearest>()
     }
 
-    /// Adds items with keys, except the query itself and first items that are listed already.
-    /// Returns whether the k-th nearest is nearer than before.
+    /// Adds items with keys, except the query itself. Returns whether the k-th nearest is nearer
+    /// than before.
     #[expect(clippy::disallowed_methods, reason = "a list that is full is cut")]
     pub fn add(&mut self, items: impl IntoIterator<Item = (u32, f64)>, own: Option<u32>) -> bool {
         let before = self.worst;
         for (item, key) in items {
             let place = Place::new(key, item);
             let is_nearer = key >= self.worst_key && place < self.worst;
-            if is_nearer && Some(item) != own && !self.began_with(item) {
-                if self.k > FEW {
-                    self.places.push(place);
-                    if self.places.len() < self.places.capacity() {
-                        continue;
-                    }
+            if is_nearer && Some(item) != own {
+                self.places.push(place);
+                if self.places.len() == self.places.capacity() {
                     self.worst = cut(&mut self.places, self.k);
-                } else {
-                    // Keep few places sorted, so that the threshold increases when a place is
-                    // inserted.
-                    self.places.truncate(self.k - 1);
-                    let at = self
-                        .places
-                        .iter()
-                        .rposition(|other| *other < place)
-                        .map_or(0, |before| before + 1);
-                    self.places.insert(at, place);
-                    self.worst = self.places.get(self.k - 1).copied().unwrap_or(self.worst);
+                    self.worst_key = self.worst.key();
                 }
-                self.worst_key =
-                    if self.worst == BEYOND { f64::NEG_INFINITY } else { self.worst.key() };
             }
         }
         self.worst != before
     }
 
-    /// Adds the first items to an empty list. Returns the key of the k-th nearest, if there are k.
-    /// For a large k, drops the items.
-    pub fn begin(&mut self, items: impl IntoIterator<Item = (u32, f64)>) -> Option<f64> {
-        self.add(items, None);
-        self.has_first = self.k <= FEW;
-        let last = if self.has_first { self.worst } else { cut(&mut self.places, self.k) };
-        if !self.has_first {
-            self.clear();
-        }
-        (last != BEYOND).then(|| last.key())
-    }
-
-    /// Whether the item may be one of the first items, if these are still in the list.
-    fn began_with(&self, item: u32) -> bool {
-        self.has_first && self.places.iter().any(|place| place.item() == item)
-    }
-
     /// Removes all items.
     pub fn clear(&mut self) {
         self.places.clear();
-        (self.worst, self.worst_key, self.has_first) = (BEYOND, f64::NEG_INFINITY, false);
+        (self.worst, self.worst_key) = (BEYOND, f64::NEG_INFINITY);
     }
 
     /// Returns the k-th nearest, as of the last time that the list was full.

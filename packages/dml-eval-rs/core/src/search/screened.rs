@@ -7,7 +7,7 @@ use crate::control::Control;
 use crate::counting_sort::sort_by_part;
 use crate::error::Result;
 use crate::kernel::{Hit, SweepResult};
-use crate::memory::{Grow, allocate, collect, try_collect};
+use crate::memory::{Grow, collect, try_collect};
 use crate::rows::keys::Keys;
 use crate::rows::packing::{ExpectedThreshold, Goal, Packing};
 use crate::rows::space::{Scratch, Space};
@@ -21,10 +21,6 @@ use crate::search::from_allowed::add_all;
 use crate::search::guess::{Guess, Start};
 use crate::search::places::{Found, Nearest, Results};
 use crate::side::Side;
-
-/// Thresholds are estimated for this number of parts of a search: the last half, the quarter
-/// before, the eighth before, ….
-const HALVES: usize = 5;
 
 /// A search in progress.
 struct Search<'a, 'f> {
@@ -156,29 +152,17 @@ impl Observer for Search<'_, '_> {
     ) -> Result<()> {
         let Some(guess) = self.guess else { return Ok(()) };
         let below = |query: usize| self.below[query - self.first_query];
-        guess.starts(
-            space.kernel(),
-            packing,
-            blocks,
-            (self.filter, below),
-            control,
-            |query, start, keys| {
-                let q = query - self.first_query;
-                match start {
-                    Start::Items(found) => {
-                        keys.compute(space, query, found.iter().map(|(_, item)| *item))?;
-                        if let Some(key) = self.list(q).begin(keys.with_items()) {
-                            self.set_threshold(q, least_value(space, query, key));
-                        }
-                    }
-                    Start::Value(value) => {
-                        self.guesses[q].store(value.to_bits(), Relaxed);
-                        self.set_threshold(q, value);
-                    }
+        let take = |query: usize, start: Start| {
+            let q = query - self.first_query;
+            match start {
+                Start::Key(key) => self.set_threshold(q, least_value(space, query, key)),
+                Start::Value(value) => {
+                    self.guesses[q].store(value.to_bits(), Relaxed);
+                    self.set_threshold(q, value);
                 }
-                Ok(())
-            },
-        )
+            }
+        };
+        guess.starts(space, packing, blocks, (self.filter, below), control, take)
     }
 
     fn observe<S: Space>(
@@ -236,17 +220,12 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
             |query, item| filter.excludes(query, item),
             control,
         )?;
-        // The k-th nearest in a share 1/m of the items has about rank m·k among all items.
-        let mut thresholds = allocate(sampled.queries.len() * HALVES)?;
-        for (i, &query) in sampled.queries.iter().enumerate() {
+        // Guesses are near the k-th nearest from the beginning.
+        let expected = |(i, &query): (usize, &u32)| {
             let beyond = sampled.above(i, value_of_bound(query as usize)) as usize;
-            for half in 0..HALVES {
-                let (value, share) =
-                    (sampled.at_rank(i, beyond + (k << half)), 0.5f64.powi(half as i32 + 1));
-                thresholds.try_push(ExpectedThreshold { query, value, share })?;
-            }
-        }
-        Ok(thresholds)
+            ExpectedThreshold { query, value: sampled.at_rank(i, beyond + k), share: 1.0 }
+        };
+        collect(sampled.queries.iter().enumerate().map(expected))
     };
     let packing = space.packing(&Goal { pairs, thresholds: &thresholds }, control)?;
     let guess = Guess::draw(space, &packing, k, &filter, control)?;
