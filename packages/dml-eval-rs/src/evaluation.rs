@@ -137,11 +137,13 @@ impl Task<'_> {
         peers: &dyn Peers,
         control: &Control,
     ) -> Result<Vec<PerQuery>> {
+        // Check all relations before work begins.
+        let relations =
+            self.views.iter().map(|view| view.build(items)).collect::<Result<Vec<_>>>()?;
         let mut results = Vec::new();
-        for view in self.views {
-            let (relation, rules) = (view.build(items)?, &self.rules);
-            let found = dml_eval::evaluate(space, &relation, rules, &self.options, peers, control)?;
-            results.extend(found);
+        for relation in &relations {
+            let (rules, options) = (&self.rules, &self.options);
+            results.extend(dml_eval::evaluate(space, relation, rules, options, peers, control)?);
         }
         Ok(results)
     }

@@ -9,9 +9,9 @@ use std::hint::black_box;
 
 use dml_eval::ndarray::Array2;
 use dml_eval::{
-    Alone, Codes, Control, Dense, EvaluateOptions, KMeansOptions, Kernel, Matrix, Metric, OwnItem,
-    Precision, Relation, Similarity, Ties, binarize, evaluate, kernel_names, kmeans, nearest,
-    select_kernel,
+    Alone, Codes, Comparable, Control, Dense, EvaluateOptions, KMeansOptions, Kernel, Matrix,
+    Metric, OwnItem, Precision, Relation, Similarity, Ties, binarize, evaluate, kernel_names,
+    kmeans, nearest, select_kernel,
 };
 
 const ROUNDS: usize = 5;
@@ -58,6 +58,14 @@ struct Work<'a> {
     run: Box<dyn Fn(&'static Kernel) + Sync + 'a>,
 }
 
+fn rank(space: &impl Comparable, labels: &[u32], control: &Control) {
+    let relation = Relation::of_labels(labels, None).expect("valid labels");
+    let metrics = vec![Metric::Recall(1), Metric::Recall(10), Metric::MapAtR];
+    let options = EvaluateOptions { metrics, may_lack_matches: false };
+    black_box(evaluate(space, &relation, &[Ties::Index], &options, &Alone, control))
+        .expect("valid labels");
+}
+
 fn main() {
     // Skip `cargo test --benches`, which runs benchmarks as tests with `--test` in a debug build,
     // too slowly to be useful.
@@ -71,10 +79,6 @@ fn main() {
     let large_classes: Vec<u32> = (0..4000).map(|i| i / 1000).collect();
     let mut codes = Array2::zeros((4000, 32));
     binarize(Matrix::F32(x.view()), 0.0, codes.view_mut(), &control).expect("valid arguments");
-    let options = || EvaluateOptions {
-        metrics: vec![Metric::Recall(1), Metric::Recall(10), Metric::MapAtR],
-        may_lack_matches: false,
-    };
     let dense = |labels: &[u32], kernel| {
         let precision = Precision::for_positives(
             labels.len(),
@@ -85,18 +89,7 @@ fn main() {
         Dense::new(Matrix::F32(x.view()), None, Similarity::Cosine, precision, kernel, &control)
             .expect("valid rows")
     };
-    let rank = |labels: &[u32], kernel| {
-        let relation = Relation::of_labels(labels, None).expect("valid labels");
-        black_box(evaluate(
-            &dense(labels, kernel),
-            &relation,
-            &[Ties::Index],
-            &options(),
-            &Alone,
-            &control,
-        ))
-        .expect("valid labels");
-    };
+    let rank_dense = |labels: &[u32], kernel| rank(&dense(labels, kernel), labels, &control);
     let search = |k: usize, kernel| {
         let (mut scores, mut indices) = (vec![0.0; 4000 * k], vec![0; 4000 * k]);
         let space = dense(&labels, kernel);
@@ -109,12 +102,12 @@ fn main() {
         Work {
             name: "evaluate, classes of 5",
             pairs: all / 2,
-            run: Box::new(|kernel| rank(&labels, kernel)),
+            run: Box::new(|kernel| rank_dense(&labels, kernel)),
         },
         Work {
             name: "evaluate, classes of 1,000",
             pairs: all,
-            run: Box::new(|kernel| rank(&large_classes, kernel)),
+            run: Box::new(|kernel| rank_dense(&large_classes, kernel)),
         },
         Work { name: "nearest, k = 10", pairs: all, run: Box::new(|kernel| search(10, kernel)) },
         Work {
@@ -127,16 +120,7 @@ fn main() {
             pairs: all / 2,
             run: Box::new(|kernel| {
                 let space = Codes::new(codes.view(), None, kernel).expect("valid codes");
-                let relation = Relation::of_labels(&labels, None).expect("valid labels");
-                black_box(evaluate(
-                    &space,
-                    &relation,
-                    &[Ties::Index],
-                    &options(),
-                    &Alone,
-                    &control,
-                ))
-                .expect("valid labels");
+                rank(&space, &labels, &control);
             }),
         },
         Work {

@@ -222,7 +222,8 @@ def evaluate_levels(
             ``dict(enumerate(array.T))``.
         gallery_labels: level → (G,) labels, for the same levels. Must be given if and only if
             `gallery` is given.
-        options: options of `evaluate`, with only retrieval metrics.
+        options: options of `evaluate`, with only retrieval metrics. The total of ``progress`` grows
+            with each level.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `evaluate`, naming the level, or if levels are

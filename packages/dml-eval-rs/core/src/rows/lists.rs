@@ -11,7 +11,7 @@ pub struct Lists<'a> {
     pub offsets: &'a [u64],
     /// The items, which must be sorted and distinct per list.
     pub items: &'a [u32],
-    /// The index of the list per query, or `None` if the lists are those of the queries in order.
+    /// The index of the list per query, or `None` if query i has list i.
     pub of_queries: Option<&'a [u32]>,
 }
 
