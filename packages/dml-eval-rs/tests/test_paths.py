@@ -40,6 +40,7 @@ PATHS: dict[str, tuple[str, ...]] = {
         "ranks from values", "near values ordered by keys", "values leave too much open",
         "first ranks selected", "items near positives sorted",
         "open pairs from a table", "screened in batches", "rounds of peers", "narrow panel",
+        "thresholds guessed", "thresholds sampled",
     ),
     "search": (
         *_TABLES, "thresholds from cells", "thresholds sampled", "thresholds guessed",
@@ -86,6 +87,9 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ("open pairs", lambda _, o: o.kind != "clusters",
          "all negatives are far below the positives"),
         ("open pairs", lambda _, o: o.similarity != "hamming", "a screened distance is exact"),
+        ("guessed|sampled", lambda name, o: not name.startswith("all ranks") and o.how != "shards",
+         "every rank matters, or the counts of a part don't show whether a guess was too high"),
+        ("thresholds sampled", lambda _, o: o.similarity != "hamming", "codes have no prefixes"),
         ("ranks from", lambda _, o: o.how != "shards", "parts of rows are counted"),
         ("counts from keys", lambda _, o: o.how == "shards", "whole rows are ranked"),
         ("ranks from keys|values|selected|near positives", lambda _, o: o.similarity != "hamming",

@@ -80,7 +80,7 @@ sizes! {
     class_table: 16;
     /// The maximum bytes of positives and counts in memory, or `bytes_per_input_byte` times the
     /// bytes of the inputs if that is more.
-    count_bytes: 96 << 20;
+    count_bytes: 128 << 20;
     /// See `count_bytes`.
     bytes_per_input_byte: 1;
     /// If a query has at most this number of positives, and all ranks matter, the screen counts
@@ -102,6 +102,9 @@ sizes! {
     /// Scales the number of sampled values above a guess, in percent. At 100, few guesses are too
     /// high.
     guess_percent: 100;
+    /// The thresholds of ranks are guessed if at most this number of values are sampled per listed
+    /// value that this saves.
+    sampled_per_listed: 32;
     /// With at least this number of gallery items per allowed item, the keys of all allowed items
     /// are computed.
     items_per_allowed: 64;

@@ -27,6 +27,7 @@ _PARTS = {
 }  # fmt: skip
 _SCREEN = {"many_positives": NEVER, "table_neighbours": NEVER, "few_queries": 0, "few_items": 0}
 _GUESSED = {"directions": 0, "guess_spacing": 1}
+_GUESSED_RANKS = {"guess_spacing": 1, "counted_brackets": 0, "sampled_per_listed": NEVER}
 _TABLES = {"table_neighbours": 0, "items_per_table_neighbour": NEVER, "few_queries": 0}
 
 EVALUATION_WAYS: dict[str, dict[str, int]] = {
@@ -59,6 +60,15 @@ EVALUATION_WAYS: dict[str, dict[str, int]] = {
     },
     "values left open": {"many_positives": 0, "value_queries": 0, "items_per_open_value": NEVER},
     "by a sample": {**_SKIPPING, "counted_brackets": 1},
+    "guessed": {**_SCREEN, **_GUESSED_RANKS, "directions": 0},
+    "guessed along directions": {**_SCREEN, **_SKIPPING, **_BATCHES, **_GUESSED_RANKS},
+    "guessed too high": {
+        **_SCREEN,
+        **_BATCHES,
+        **_GUESSED_RANKS,
+        "directions": 0,
+        "guess_percent": 0,
+    },
     "few and many": {**_SKIPPING, "many_positives": 4, **_PARTS},
 }
 SEARCH_WAYS: dict[str, dict[str, int]] = {
@@ -123,7 +133,7 @@ SIZES: dict[str, list[int | None]] = {
     "table_query_words": [1, 400, None], "table_item_words": [1, 400, None],
     "table_neighbours": [0, 3, NEVER],
     "items_per_table_neighbour": [NEVER, None],
-    "guess_spacing": [1, 2, None],
+    "guess_spacing": [1, 2, None], "sampled_per_listed": [0, None, NEVER],
     "guess_percent": [0, 60, 10_000, None], "nearest_bytes": [1, None],
     "candidate_bytes": [1, 9000, None],
     "cell_items": [1, 32, None], "range_queries": [1, 9, None],

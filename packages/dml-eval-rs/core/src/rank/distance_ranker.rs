@@ -11,17 +11,35 @@ use crate::rank::relation::Kind;
 use crate::rank::ties::{Positive, Ties};
 use crate::rank::values::Order;
 
-/// The copies of the counts. Consecutive items use different copies, so that additions don't wait
-/// for each other.
-const TURNS: usize = 4;
+/// A row is read in this number of parts at once: if consecutive items had the same distance, an
+/// addition would wait for the last one.
+const PARTS: usize = 4;
 
 /// Counts of items by mark. The mark of an item is twice the distance, plus 1 if it matches.
 pub(crate) struct DistanceRanker {
-    /// The number of items per copy and mark: all marks of the first copy come first.
+    /// The number of items per mark.
     counts: Vec<u32>,
+    /// The number of items per part of the row and mark: all marks of the first part come first.
+    by_part: Vec<u32>,
     distances: usize,
-    /// The slot of the next negative per distance.
+    /// The slot of the next positive per distance.
     slots: Vec<u32>,
+    /// Per part and distance, the number of items that are nearer than the next item.
+    nearer: Vec<u32>,
+    /// Per part, the positives: the distance and, in the lower half, the number of nearer items.
+    found: Vec<u64>,
+}
+
+/// Calls `visit` with parts and the items in them: the first items of all parts first. The last
+/// part is longer than the others if the number of items isn't a multiple of `PARTS`.
+#[inline(always)]
+fn visit_parts(marks: &[u16], mut visit: impl FnMut(usize, u16)) {
+    let length = marks.len() / PARTS;
+    let parts: [&[u16]; PARTS] = std::array::from_fn(|part| &marks[part * length..][..length]);
+    for at in 0..length {
+        (0..PARTS).for_each(|part| visit(part, parts[part][at]));
+    }
+    marks[PARTS * length..].iter().for_each(|mark| visit(PARTS - 1, *mark));
 }
 
 impl DistanceRanker {
@@ -33,9 +51,12 @@ impl DistanceRanker {
     pub fn new(largest: usize) -> Result<Self> {
         let distances = largest + 1;
         Ok(DistanceRanker {
-            counts: zeros(2 * (distances + 1) * TURNS)?,
+            counts: zeros(2 * (distances + 1))?,
+            by_part: zeros(2 * (distances + 1) * PARTS)?,
             distances,
             slots: zeros(distances + 1)?,
+            nearer: zeros((distances + 1) * PARTS)?,
+            found: Vec::new(),
         })
     }
 
@@ -56,17 +77,11 @@ impl DistanceRanker {
             }
         });
         self.counts.fill(0);
-        let stride = self.counts.len() / TURNS;
-        let (turns, rest) = marks.as_chunks::<TURNS>();
-        for marks in turns {
-            for (turn, mark) in marks.iter().enumerate() {
-                self.counts[turn * stride + usize::from(*mark)] += 1;
-            }
-        }
-        rest.iter().for_each(|mark| self.counts[usize::from(*mark)] += 1);
-        let (sums, others) = self.counts.split_at_mut(stride);
-        for others in others.chunks_exact(stride) {
-            sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
+        self.by_part.fill(0);
+        let (stride, by_part) = (self.counts.len(), &mut self.by_part[..]);
+        visit_parts(marks, |part, mark| by_part[part * stride + usize::from(mark)] += 1);
+        for part in self.by_part.chunks_exact(stride) {
+            self.counts.iter_mut().zip(part).for_each(|(sum, count)| *sum += count);
         }
         Ok(())
     }
@@ -96,25 +111,52 @@ impl DistanceRanker {
                 }),
             );
         }
-        let mut counts =
-            full(self.by_distance().map(|(_, positives)| positives).sum::<usize>() + 1, 0)?;
-        let mut before = 0;
+        let number = self.by_distance().map(|(_, positives)| positives).sum::<usize>();
+        let mut ranks = full(number + 1, 0)?;
         if ties != Ties::Index {
+            let mut before = 0;
             for (negatives, positives) in self.by_distance() {
-                counts[before + if ties == Ties::Optimistic { positives } else { 0 }] +=
+                ranks[before + if ties == Ties::Optimistic { positives } else { 0 }] +=
                     negatives as u64;
                 before += positives;
             }
-            return Ok(Order::from_counts(counts));
+            return Ok(Order::from_counts(ranks));
         }
+        ranks.pop();
+        let ends = self.find(marks)?;
         self.first_slots();
-        for mark in marks {
-            let slot = &mut self.slots[usize::from(mark >> 1)];
-            let positive = mark & 1;
-            counts[*slot as usize] += u64::from(1 - positive);
-            *slot += u32::from(positive);
+        for (part, end) in ends.into_iter().enumerate() {
+            for positive in &self.found[part * (marks.len() / PARTS)..end] {
+                let slot = &mut self.slots[(positive >> 32) as usize];
+                ranks[*slot as usize] = (positive & u64::from(u32::MAX)) + 1;
+                *slot += 1;
+            }
         }
-        Ok(Order::from_counts(counts))
+        Ok(Order::Ranks(ranks))
+    }
+
+    /// Finds the positives in a marked row. Returns where the positives of each part end.
+    fn find(&mut self, marks: &[u16]) -> Result<[usize; PARTS]> {
+        let (stride, length) = (self.distances + 1, marks.len() / PARTS);
+        let mut before = 0;
+        for distance in 0..self.distances {
+            for (part, counts) in self.by_part.chunks_exact(2 * stride).enumerate() {
+                self.nearer[part * stride + distance] = before;
+                before += counts[2 * distance] + counts[2 * distance + 1];
+            }
+        }
+        self.found.try_resize(marks.len(), 0)?;
+        let mut ends = std::array::from_fn(|part| part * length);
+        let (nearer, found) = (&mut self.nearer[..], &mut self.found[..]);
+        visit_parts(marks, |part, mark| {
+            let distance = mark >> 1;
+            let nearer = &mut nearer[part * stride + usize::from(distance)];
+            // Always store the item, because the CPU would mispredict a branch.
+            found[ends[part]] = u64::from(distance) << 32 | u64::from(*nearer);
+            *nearer += 1;
+            ends[part] += usize::from(mark & 1);
+        });
+        Ok(ends)
     }
 
     /// Sets the slots of distances to the number of positives at smaller distances. The last slot

@@ -64,20 +64,24 @@ pub fn evaluate<S: Comparable>(
     let few = collect((0..queries).map(|q| if tabled[q] { 0 } else { relation.number(q) }))?;
     let evaluation =
         Evaluation { space, relation, few: &few, rules: rules.into(), metrics, control };
+    let items = space.rows(Side::Gallery);
     let plan = Plan::new(&few, &tabled, is_symmetric, budget, peers)?;
-    control.add_to_total(plan.pairs(space.rows(Side::Gallery)) as u64);
+    control.add_to_total(plan.pairs(items) as u64);
 
     let mut results = try_collect(rules.iter().map(|_| PerQuery::new(queries, metrics)))?;
-    let compute = |results: &mut [PerQuery], counts: &PartialCounts, first_query: usize| {
-        results.iter_mut().zip(rules).try_for_each(|(result, ties)| {
-            result.compute(counts, *ties, first_query, relation.grades(), control)
-        })
+    let compute = |results: &mut [PerQuery], (counts, too_high): Counted, first_query: usize| {
+        for (result, ties) in results.iter_mut().zip(rules) {
+            result.compute(&counts, *ties, first_query, relation.grades(), control)?;
+        }
+        control.add_to_total((too_high.len() * items) as u64);
+        ranking.compute(space, &too_high, results, control)
     };
     if plan.screened.len() > 1 {
         control.took(|| "screened in batches");
     }
     for batch in &plan.screened {
-        compute(&mut results, &evaluation.count_by_screen(batch.clone())?, batch.start)?;
+        let found = evaluation.count_by_screen(batch.clone())?;
+        compute(&mut results, found, batch.start)?;
     }
     ranking.compute(space, &plan.tabled, &mut results, control)?;
     let screened = plan.screened.iter().cloned().flatten().filter(|q| few[*q] > 0);
@@ -87,10 +91,14 @@ pub fn evaluate<S: Comparable>(
         result.exchange(&computed, queries, is_exchanged, peers)?;
     }
     if let Some(rounds) = plan.rounds {
-        compute(&mut results, &evaluation.count_by_symmetry(rounds, peers)?, 0)?;
+        let found = evaluation.count_by_symmetry(rounds, peers)?;
+        compute(&mut results, found, 0)?;
     }
     Ok(results)
 }
+
+/// Counts, and the queries whose counts can't be used because positives that matter were left out.
+type Counted = (PartialCounts, Vec<u32>);
 
 /// The inputs of an evaluation. The methods screen queries, and return counts for all rules and
 /// metrics.
@@ -127,23 +135,28 @@ impl<S: Space> Evaluation<'_, S> {
     }
 
     /// Screens queries with few positives against the gallery.
-    fn count_by_screen(&self, queries: Range<usize>) -> Result<PartialCounts> {
+    fn count_by_screen(&self, queries: Range<usize>) -> Result<Counted> {
         let counts = self.start(queries.clone(), &Alone)?;
-        let counter = self.counter(&counts, queries.start)?;
+        let mut counter = self.counter(&counts, queries.start)?;
         let pairs = queries.len() as u64 * self.space.rows(Side::Gallery) as u64;
         let packing = counter.packing(self.space, pairs)?;
+        counter.guess(self.space, &packing)?;
         traverse_rectangle(self.space, &packing, &counter, queries, self.control)?;
-        Ok(counts)
+        let too_high = counter.queries_too_high()?;
+        Ok((counts, too_high))
     }
 
     /// Screens pairs of queries once for both, when the queries are also the gallery. Peers add up
     /// the counts.
-    fn count_by_symmetry(&self, rounds: Vec<Round>, peers: &dyn Peers) -> Result<PartialCounts> {
+    fn count_by_symmetry(&self, rounds: Vec<Round>, peers: &dyn Peers) -> Result<Counted> {
         let counts = self.start(0..self.space.rows(Side::Query), peers)?;
-        let counter = self.counter(&counts, 0)?;
+        let mut counter = self.counter(&counts, 0)?;
         let mut shared = if peers.is_alone() { Vec::new() } else { counts.counts()? };
         let pairs = rounds.iter().map(Round::pairs).sum::<usize>() as u64;
         let packing = counter.packing(self.space, pairs)?;
+        if peers.is_alone() {
+            counter.guess(self.space, &packing)?;
+        }
         if rounds.len() > 1 {
             self.control.took(|| "rounds of peers");
         }
@@ -155,6 +168,7 @@ impl<S: Space> Evaluation<'_, S> {
                 counter.refresh();
             }
         }
-        Ok(counts)
+        let too_high = counter.queries_too_high()?;
+        Ok((counts, too_high))
     }
 }

@@ -44,10 +44,9 @@ pub struct PartialCounts {
 }
 
 impl PartialCounts {
-    /// Returns the bytes per positive, in this struct and a `ScreenCounter`. All single rules get
-    /// the same, so batches are equal.
+    /// Returns the bytes per positive, in this struct and a `ScreenCounter`.
     pub(crate) fn bytes_per_positive(rules: TieRules) -> usize {
-        size_of::<Positive>() + 8 + 8 * rules.slots_per_positive().max(2)
+        size_of::<Positive>() + 8 + 8 * rules.slots_per_positive()
     }
 
     /// Sorts the positives per query, then continues from `counts`.
@@ -164,6 +163,12 @@ impl PartialCounts {
     /// greater.
     pub(crate) fn last_rank(&self, q: usize) -> u64 {
         self.depth.max(self.positives(q).len() as u64)
+    }
+
+    /// Returns the rank of the `i`-th positive (from 0), given the counts so far.
+    pub(crate) fn rank(&self, q: usize, i: usize) -> u64 {
+        let before = &self.slots(q)[..=self.slots_per_positive * i];
+        i as u64 + 1 + before.iter().map(|count| count.load(Relaxed)).sum::<u64>()
     }
 
     /// Whether some metric needs all ranks.

@@ -15,9 +15,11 @@ use crate::kernel::{Above, SweepResult};
 use crate::memory::{Grow, allocate, collect, collect_counted, zeros};
 use crate::rank::partial_counts::{PartialCounts, split};
 use crate::rank::relation::Relation;
-use crate::rows::packing::{ExpectedThreshold, Goal};
+use crate::rows::packing::{ExpectedThreshold, Goal, Packing};
 use crate::rows::space::{Scratch, Space};
+use crate::screen::block::Blocks;
 use crate::screen::expected::SampledValues;
+use crate::screen::guess::{Guess, Start};
 use crate::screen::traverse::{Observer, Task};
 use crate::side::Side;
 
@@ -33,6 +35,7 @@ pub(crate) struct ScreenCounter<'a> {
     active: Vec<AtomicU32>,
     /// The negatives per query that were counted since the last update of `active`.
     counted: Vec<AtomicU32>,
+    guess: Option<Guess>,
     control: &'a Control,
 }
 
@@ -123,6 +126,7 @@ impl<'a> ScreenCounter<'a> {
             values,
             active,
             counted: zeros(queries)?,
+            guess: None,
             control,
         })
     }
@@ -135,19 +139,64 @@ impl<'a> ScreenCounter<'a> {
         }
     }
 
+    /// Drops positives that are unlikely to matter, from the beginning of a screen, if this saves
+    /// time. The caller must use `queries_too_high` afterwards.
+    pub fn guess<S: Space>(&mut self, space: &S, packing: &impl Packing) -> Result<()> {
+        let (counts, sizes) = (self.counts, self.control.sizes());
+        let ranks = (0..counts.queries()).filter(|q| !self.active_values(*q).is_empty());
+        let k = ranks.map(|q| counts.last_rank(q)).max().unwrap_or(0);
+        if counts.every_rank_matters() || k <= sizes.counted_brackets as u64 {
+            return Ok(());
+        }
+        let Some(guess) = Guess::draw(space, packing, k as usize, None, self.control)? else {
+            return Ok(());
+        };
+        let sampled = self.sample(space)?;
+        // See `Choice` for the number of listed values. A guess saves at least about 1.
+        let saved = sampled.queries.iter().enumerate().map(|(i, query)| {
+            let q = *query as usize - self.first_query;
+            let lowest = *self.active_values(q).last().expect("an active positive");
+            let last = counts.last_rank(q) as f64;
+            1.0 + last * (sampled.above(i, lowest) / last).max(1.0).ln()
+        });
+        let saved = saved.sum::<f64>() * sizes.sampled_per_listed as f64;
+        if saved > (sampled.queries.len() * guess.sampled) as f64 {
+            self.guess = Some(guess);
+        }
+        Ok(())
+    }
+
+    /// Returns the queries that lack a positive that matters, since the guess was too high.
+    pub fn queries_too_high(&self) -> Result<Vec<u32>> {
+        let is_too_high = |q: &usize| {
+            let active = self.active[*q].load(Relaxed) as usize;
+            let counts = self.counts;
+            active < counts.positives(*q).len() && counts.rank(*q, active) <= counts.last_rank(*q)
+        };
+        let queries = 0..if self.guess.is_some() { self.counts.queries() } else { 0 };
+        let queries = queries.filter(is_too_high).map(|q| (self.first_query + q) as u32);
+        collect_counted(queries)
+    }
+
+    /// Samples queries with active positives, and items that don't match.
+    fn sample<S: Space>(&self, space: &S) -> Result<SampledValues> {
+        let ScreenCounter { counts, first_query, relation, control, .. } = *self;
+        let counted = (0..counts.queries()).filter(|q| !self.active_values(*q).is_empty());
+        let queries = collect_counted(counted.map(|q| (q + first_query) as u32))?;
+        let is_match = |query: u32, item: u32| {
+            let [query_class, item_class] = [(Side::Query, query), (Side::Gallery, item)]
+                .map(|(side, i)| relation.class(side, i as usize));
+            query_class == item_class
+                || relation.excluded_others(query as usize).binary_search(&item).is_ok()
+        };
+        SampledValues::compute(space, &queries, is_match, control)
+    }
+
     /// Chooses the packing to screen `pairs` pairs.
     pub fn packing<'s, S: Space>(&self, space: &'s S, pairs: u64) -> Result<S::Packing<'s>> {
-        let ScreenCounter { counts, first_query, relation, control, .. } = *self;
+        let ScreenCounter { counts, first_query, control, .. } = *self;
         let thresholds = || {
-            let counted = (0..counts.queries()).filter(|q| !self.active_values(*q).is_empty());
-            let queries = collect_counted(counted.map(|q| (q + first_query) as u32))?;
-            let is_match = |query: u32, item: u32| {
-                let [query_class, item_class] = [(Side::Query, query), (Side::Gallery, item)]
-                    .map(|(side, i)| relation.class(side, i as usize));
-                query_class == item_class
-                    || relation.excluded_others(query as usize).binary_search(&item).is_ok()
-            };
-            let sampled = SampledValues::compute(space, &queries, is_match, control)?;
+            let sampled = self.sample(space)?;
             let mut expected = allocate(2 * sampled.queries.len())?;
             for (i, &query) in sampled.queries.iter().enumerate() {
                 let q = query as usize - first_query;
@@ -294,6 +343,27 @@ impl Observer for ScreenCounter<'_> {
         } else if let (Some(first), Some(lowest)) = (values.first(), values.last()) {
             visit((*lowest, *first));
         }
+    }
+
+    fn begin<S: Space>(
+        &self,
+        space: &S,
+        packing: &impl Packing,
+        blocks: Blocks<'_>,
+        control: &Control,
+    ) -> Result<()> {
+        let Some(guess) = &self.guess else { return Ok(()) };
+        let take = |query: usize, start: Start| {
+            let least = match start {
+                Start::Key(key) => space.value(query, key),
+                Start::Value(value) => f64::from(value),
+            };
+            let q = query - self.first_query;
+            // The next positive shows whether the guess is too high.
+            let kept = 1 + self.active_values(q).partition_point(|value| *value >= least);
+            self.active[q].fetch_min(kept as u32, Relaxed);
+        };
+        guess.starts(space, packing, blocks, (self, |_| f64::INFINITY), false, control, take)
     }
 
     fn observe<S: Space>(

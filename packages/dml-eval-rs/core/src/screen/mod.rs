@@ -2,8 +2,10 @@
 //! the errors.
 
 pub(crate) mod block;
+pub(crate) mod cells;
 mod excluded;
 pub(crate) mod expected;
+pub(crate) mod guess;
 mod preview;
 pub(crate) mod rounding;
 mod tile;

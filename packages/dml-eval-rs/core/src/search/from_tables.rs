@@ -13,8 +13,8 @@ use crate::kernel::Kernel;
 use crate::memory::{Grow, collect, each, try_collect, zeros};
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
+use crate::screen::cells::keep_larger;
 use crate::screen::tiling::blocks;
-use crate::search::cells::keep_larger;
 use crate::search::places::{Nearest, Results};
 use crate::side::Side;
 

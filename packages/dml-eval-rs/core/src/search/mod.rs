@@ -1,10 +1,8 @@
 //! Searches a gallery.
 
-mod cells;
 pub(crate) mod filter;
 mod from_allowed;
 mod from_tables;
-mod guess;
 pub(crate) mod hard_negatives;
 pub(crate) mod index_recall;
 pub(crate) mod nearest;

@@ -13,12 +13,12 @@ use crate::rows::packing::{ExpectedThreshold, Goal, Packing};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::block::Blocks;
 use crate::screen::expected::SampledValues;
+use crate::screen::guess::{Guess, Start};
 use crate::screen::rounding::round_down;
 use crate::screen::tiling::blocks;
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
 use crate::search::filter::Filter;
 use crate::search::from_allowed::add_all;
-use crate::search::guess::{Guess, Start};
 use crate::search::places::{Found, Nearest, Results};
 use crate::side::Side;
 
@@ -162,7 +162,8 @@ impl Observer for Search<'_, '_> {
                 }
             }
         };
-        guess.starts(space, packing, blocks, (self.filter, below), control, take)
+        let is_open = self.filter.labels.is_none() && self.filter.below.is_none();
+        guess.starts(space, packing, blocks, (self, below), is_open, control, take)
     }
 
     fn observe<S: Space>(
@@ -228,7 +229,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
         collect(sampled.queries.iter().enumerate().map(expected))
     };
     let packing = space.packing(&Goal { pairs, thresholds: &thresholds }, control)?;
-    let guess = Guess::draw(space, &packing, k, &filter, control)?;
+    let guess = Guess::draw(space, &packing, k, filter.allowed, control)?;
     let batch = if is_symmetric {
         queries
     } else {

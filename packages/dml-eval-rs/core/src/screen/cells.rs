@@ -118,7 +118,7 @@ impl Cells {
 
 /// Replaces `largest` by the elementwise maximum, without branches.
 #[inline(always)]
-pub(super) fn keep_larger<T: Copy + PartialOrd>(largest: &mut [T], values: &[T]) {
+pub(crate) fn keep_larger<T: Copy + PartialOrd>(largest: &mut [T], values: &[T]) {
     for (most, value) in largest.iter_mut().zip(values) {
         *most = if value > most { *value } else { *most };
     }

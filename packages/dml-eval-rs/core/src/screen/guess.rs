@@ -1,11 +1,10 @@
-//! Starts the search for each query from a sample of the gallery, before the screen compares all
-//! items.
+//! Finds the thresholds of queries in a sample of the gallery, before a screen compares all items.
 //!
 //! If a search starts with no threshold, it lists a multiple of k items and computes the keys until
 //! the lists are full: `knn` of 20,000 x 128 isotropic rows takes twice as long for k = 10. So the
 //! threshold is *guessed*: if the sample is expected to contain n of the k nearest, somewhat more
-//! than n sampled values exceed the guess. The guess is too high for few queries; the search
-//! notices this, and compares these queries with all items.
+//! than n sampled values exceed the guess. The guess is too high for few queries; searches and
+//! counts notice this, and compare these queries with all items.
 //!
 //! For prefixes, the sample's k-th largest key is used instead, which at least k items reach.
 
@@ -19,13 +18,14 @@ use crate::kernel::{MAX_TILE, Tiles, Word};
 use crate::memory::{Grow, collect, each, zeros};
 use crate::random::Random;
 use crate::rows::keys::Keys;
+use crate::rows::lists::Lists;
 use crate::rows::narrow_panels::{NarrowPanels, multiply};
 use crate::rows::packing::{Axis, Extent, Packing};
 use crate::rows::space::Space;
 use crate::screen::block::{Block, Blocks};
+use crate::screen::cells::{Cells, Nearness, keep_larger};
 use crate::screen::rounding::round_down;
-use crate::search::cells::{Cells, Nearness, keep_larger};
-use crate::search::filter::Filter;
+use crate::screen::traverse::Observer;
 use crate::side::Side;
 
 /// The expected number of neighbours in a sample, unless the sample would be too large a part of
@@ -42,8 +42,8 @@ const LANES_PER_NEIGHBOUR: usize = 8;
 const LEAST_SAMPLED: usize = 1536;
 const SAMPLED_PER_NEIGHBOUR: usize = 64;
 
-/// The threshold to begin a query's search with.
-pub(super) enum Start {
+/// The threshold to begin with.
+pub(crate) enum Start {
     /// A guess of the k-th largest value.
     Value(f32),
     /// A key that at least k items reach: the bounds for values of prefixes are wide.
@@ -51,16 +51,15 @@ pub(super) enum Start {
 }
 
 /// A sample of panels. The panels form groups; a lane of a group keeps the largest value.
-pub(super) struct Guess {
+pub(crate) struct Guess {
     /// Packed items that were drawn one by one. `None` for prefixes, which take long to pack:
     /// panels of the gallery are used.
     packed: Option<Block>,
     /// The items that were drawn, in ascending order.
     items: Vec<u32>,
-    /// The labels of `items`, if a filter excludes by label.
-    labels: Vec<u32>,
-    /// The number of panels.
+    /// The number of panels, and of the items in them.
     count: usize,
+    pub sampled: usize,
     groups: usize,
     /// The rank (from 0) of the threshold among the largest values of the lanes.
     rank: usize,
@@ -81,18 +80,18 @@ fn cheapest_rank(mean: f64, ranks: f64) -> usize {
 }
 
 impl Guess {
-    /// Draws and packs a sample for k neighbours. Returns `None` if the gallery is too small, or if
-    /// different items are allowed per query.
+    /// Draws and packs a sample for k neighbours among the items that are `allowed`. Returns `None`
+    /// if there are too few, or if they differ per query.
     pub fn draw<S: Space>(
         space: &S,
         packing: &impl Packing,
         k: usize,
-        filter: &Filter<'_>,
+        allowed: Option<Lists<'_>>,
         control: &Control,
     ) -> Result<Option<Guess>> {
         let (kernel, sizes) = (space.kernel(), control.sizes());
         let width = kernel.tiles(packing.word()).columns;
-        let allowed = match filter.allowed.map(|lists| lists.of_all()) {
+        let allowed = match allowed.map(|lists| lists.of_all()) {
             None => None,
             Some(Some(items)) if !packing.is_sorted() => Some(items),
             Some(_) => return Ok(None),
@@ -126,7 +125,7 @@ impl Guess {
         };
         let rank = rank.min(groups * width - 1);
         let mut guess =
-            Guess { packed: None, items: Vec::new(), labels: Vec::new(), count, groups, rank };
+            Guess { packed: None, items: Vec::new(), count, sampled: count * width, groups, rank };
         if is_prefix {
             return Ok(Some(guess));
         }
@@ -162,30 +161,31 @@ impl Guess {
             (usize::MAX, Vec::new()),
         )?;
         guess.packed = Some(Block::new(0..drawn.len(), panels, extents)?);
-        if let Some((_, labels)) = filter.labels {
-            guess.labels = collect(drawn.iter().map(|item| labels[*item as usize]))?;
-        }
         guess.items = drawn;
         Ok(Some(guess))
     }
 
-    /// Calls `take` with the queries in a row block and the starts of their searches.
+    /// Calls `take` with the queries in a row block and the thresholds. Values of at least `below`
+    /// don't matter. Cells may only be used if no items but the query itself are excluded.
     pub fn starts<S: Space>(
         &self,
         space: &S,
         packing: &impl Packing,
         Blocks { rows, columns }: Blocks<'_>,
-        (filter, below): (&Filter<'_>, impl Fn(usize) -> f64 + Sync),
+        (observer, below): (&impl Observer, impl Fn(usize) -> f64 + Sync),
+        may_use_cells: bool,
         control: &Control,
         take: impl Fn(usize, Start) + Sync + Send,
     ) -> Result<()> {
         let kernel = space.kernel();
         let Tiles { rows: height, columns: width, .. } = *kernel.tiles(packing.word());
         let (product, size) = (kernel.product(packing.word()), height * width);
-        let (is_prefix, is_open) =
-            (self.packed.is_none(), filter.labels.is_none() && filter.below.is_none());
-        let cells =
-            if is_prefix && is_open { Cells::of(columns, packing, kernel, control)? } else { None };
+        let is_prefix = self.packed.is_none();
+        let cells = if is_prefix && may_use_cells {
+            Cells::of(columns, packing, kernel, control)?
+        } else {
+            None
+        };
         control.took(|| match (&cells, is_prefix) {
             (Some(_), _) => "thresholds from cells",
             (None, true) => "thresholds sampled",
@@ -196,9 +196,11 @@ impl Guess {
             true => (*item as usize).checked_sub(columns.rows.start),
             false => self.items.binary_search(item).ok(),
         };
-        let of_lanes = filter
-            .labels
-            .map(|(_, all)| if is_prefix { &all[columns.rows.clone()] } else { &self.labels });
+        let group = |item: usize| observer.group(Side::Gallery, item);
+        let groups = match is_prefix {
+            true => collect(columns.rows.clone().map(group))?,
+            false => collect(self.items.iter().map(|item| group(*item as usize)))?,
+        };
         let drawn = Random::new(4).spread(lanes.rows.len() / width, self.count);
         let drawn = collect(drawn.map(|panel| panel as u32))?;
         each(
@@ -212,14 +214,21 @@ impl Guess {
                     zeros(MAX_TILE)?,
                     (largest, origins),
                     of_row,
-                    Vec::new(),
+                    (Vec::new(), Vec::new()),
                     <(Nearness, Vec<_>, Keys)>::default(),
                 ))
             },
-            |(tile, (largest, origins), of_row, excluded, (nearness, found, keys)), panel| {
+            |(tile, (largest, origins), of_row, (limits, excluded), (nearness, found, keys)),
+             panel| {
                 let first = rows.rows.start + panel * height;
                 let queries = first..rows.rows.end.min(first + height);
                 let row_panel = rows.panel(panel);
+                limits.clear();
+                limits.try_extend(queries.clone().map(|query| {
+                    let margin = packing.margin(rows.extents[query - rows.rows.start], lanes.worst);
+                    let most = round_down(below(query) - packing.offset() - margin);
+                    (observer.group(Side::Query, query), most)
+                }))?;
                 let panels = match &cells {
                     // Items in these cells are nearer than a random sample, so half of the panels
                     // suffice.
@@ -231,8 +240,7 @@ impl Guess {
                 // Store the panel and the place in a tile of each excluded item.
                 excluded.clear();
                 for (row, query) in queries.clone().enumerate() {
-                    let own = filter.own.of(query).map(|own| own as u32);
-                    let places = own.iter().chain(filter.excluded(query)).filter_map(place_of);
+                    let places = observer.excluded_others(query).iter().filter_map(place_of);
                     excluded.try_extend(
                         places.map(|place| (place / width, row * width + place % width)),
                     )?;
@@ -241,18 +249,8 @@ impl Guess {
                 for (number, &p) in panels.iter().enumerate() {
                     let places = p as usize * width..(p as usize + 1) * width;
                     multiply(product, packing.steps(), (row_panel, lanes.panel(p as usize)), tile)?;
-                    if !is_open {
-                        for (line, query) in tile.chunks_exact_mut(width).zip(queries.clone()) {
-                            let margin =
-                                packing.margin(rows.extents[query - rows.rows.start], lanes.worst);
-                            let most = round_down(below(query) - packing.offset() - margin);
-                            let labels = filter
-                                .labels
-                                .zip(of_lanes)
-                                .map(|((own, _), all)| (own[query], &all[places.clone()]));
-                            kernel.vectorize(|| mask(line, labels, most));
-                        }
-                    }
+                    let of_lanes = &groups[places.start..lanes.rows.len().min(places.end)];
+                    kernel.vectorize(|| mask(tile.chunks_exact_mut(width), limits, of_lanes));
                     if !lanes.residual_norms.is_empty() && !rows.residual_norms.is_empty() {
                         let of_rows = &rows.residual_norms[first - rows.rows.start..];
                         let of_lanes = &lanes.residual_norms[places];
@@ -329,15 +327,13 @@ fn keep_larger_of(largest: &mut [f32], origins: &mut [u32], values: &[f32], orig
     }
 }
 
-/// Sets values to −∞ if the labels of item and query are equal, or if the value is at least `most`.
+/// Sets values to −∞ if an item has the query's group, or if the value is not below the query's
+/// limit.
 #[inline(always)]
-fn mask(values: &mut [f32], labels: Option<(u32, &[u32])>, most: f32) {
-    for value in &mut *values {
-        *value = if *value < most { *value } else { f32::NEG_INFINITY };
-    }
-    if let Some((own, labels)) = labels {
-        for (value, label) in values.iter_mut().zip(labels) {
-            *value = if *label == own { f32::NEG_INFINITY } else { *value };
+fn mask<'a>(lines: impl Iterator<Item = &'a mut [f32]>, limits: &[(u32, f32)], groups: &[u32]) {
+    for (line, (group, most)) in lines.zip(limits) {
+        for (value, other) in line.iter_mut().zip(groups) {
+            *value = if other == group || *value >= *most { f32::NEG_INFINITY } else { *value };
         }
     }
 }
