@@ -47,7 +47,7 @@ PATHS: dict[str, tuple[str, ...]] = {
         "neighbours of all items", "neighbours from tables", "neighbours from tables of parts",
         "neighbours in batches", "ranges in batches",
         "narrow panel",
-        "few queries", "allowed items one by one", "bounds by lists",
+        "few queries", "allowed items one by one",
         "bounds by pairs", "bounds from tables", "bounds decided by scores",
         "centroids nearer than the last",
     ),
@@ -130,16 +130,8 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
             o: o.how == "shards" or (bool(o.gallery or o.exclude or o.allowed) and o.how == "knn"),
             "a search in a gallery reads its items while it looks for neighbours",
         ),
-        (
-            "bounds (by pairs|from)",
-            lambda _, o: bool(o.below) and not (o.gallery or o.relevant),
-            "no positive bounds the others, or positives are listed",
-        ),
-        (
-            "bounds by lists",
-            lambda _, o: bool(o.below) and (o.gallery or o.relevant),
-            "no positive bounds the others, or classes have positives",
-        ),
+        ("bounds (by pairs|from)", lambda _, o: bool(o.below), "no positive bounds the others"),
+        ("bounds from", lambda _, o: not o.relevant, "queries don't share lists"),
         ("one by one", lambda _, o: _chooses(o), "queries have no lists"),
         ("leaving out", lambda _, o: o.relevant, "labels alone exclude matches"),
         (

@@ -234,12 +234,12 @@ mod tests {
             let (control, discounts) =
                 (Control::default(), Discounts::new(0, &Control::default()).unwrap());
             for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
-                let rules = TieRules::One(ties);
+                let rules = TieRules::from(ties);
                 let mut counts = vec![0; rules.slots_per_positive() * positives.len() + 1];
                 with_kind(Kind::Negative)
                     .for_each(|n| counts[rules.slot(0, &positives, n.key, n.index)] += 1);
                 let [found, expected] =
-                    [ranker.order(&marks, ties), Order::new(&positives, counts, ties)].map(
+                    [ranker.order(&marks, ties), Order::new(&positives, &counts, (rules, ties))].map(
                         |order| {
                             order.unwrap().metrics(&metrics, None, &discounts, &control).unwrap()
                         },

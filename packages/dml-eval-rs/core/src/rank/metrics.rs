@@ -66,7 +66,8 @@ impl PerQuery {
                 if positives.is_empty() {
                     return Ok(Vec::new());
                 }
-                let order = Order::new(positives, counts.counts_under(ties, q)?, ties)?;
+                let own = collect(counts.slots(q).iter().map(|slot| slot.load(Relaxed)))?;
+                let order = Order::new(positives, &own, (counts.rules, ties))?;
                 let graded = grades.map(|grades| (positives, grades, first_query + q));
                 order.metrics(&self.metrics, graded, &discounts, control)
             };

@@ -126,12 +126,6 @@ impl PartialCounts {
         Ok(())
     }
 
-    /// Returns the counts of the `q`-th query, in the slots of the rule `ties`.
-    pub(crate) fn counts_under(&self, ties: Ties, q: usize) -> Result<Vec<u64>> {
-        let counts = collect(self.slots(q).iter().map(|count| count.load(Relaxed)))?;
-        self.rules.counts_under(ties, self.positives(q), counts)
-    }
-
     /// Copies all counts, query by query.
     pub fn counts(&self) -> Result<Vec<u64>> {
         collect(self.slots.iter().map(|c| c.load(Relaxed)))
@@ -215,13 +209,7 @@ mod tests {
     use crate::control::Control;
     use crate::rank::metrics::PerQuery;
 
-    const RULES: [TieRules; 5] = [
-        TieRules::One(Ties::Index),
-        TieRules::One(Ties::Optimistic),
-        TieRules::One(Ties::Pessimistic),
-        TieRules::One(Ties::Expected),
-        TieRules::All,
-    ];
+    const RULES: [TieRules; 2] = [TieRules::Index, TieRules::All];
 
     /// Returns counts for a query with three positives. The second and the third are tied.
     fn counts(rules: TieRules, slots: &[u64]) -> PartialCounts {

@@ -16,7 +16,7 @@ use crate::kernel::Kernel;
 use crate::memory::{Grow, collect_counted, full};
 use crate::random::Random;
 use crate::rank::relation::Kind;
-use crate::rank::ties::{Positive, TieRules, Ties};
+use crate::rank::ties::{Positive, TieRules};
 
 /// An entry is a 64-bit integer. From the top, it contains the bit `TIED`, set if the key equals
 /// the previous entry's key; the item's integer; the place in the row; and a bit that is set for
@@ -55,7 +55,7 @@ pub(crate) struct Row<'a, K, I> {
 }
 
 impl<K, I> Row<'_, K, I> {
-    fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.keys.len() + self.given.len()
     }
 
@@ -382,6 +382,11 @@ impl RowRanker {
         Ok(())
     }
 
+    /// Counts the sorted positives.
+    fn positives(&self) -> usize {
+        self.entries.iter().map(|entry| entry & 1).sum::<u64>() as usize
+    }
+
     /// Lists the sorted positives in order.
     pub fn list_positives<K: Copy + Into<f64>, I: Fn(usize) -> u64>(
         &self,
@@ -391,31 +396,30 @@ impl RowRanker {
         collect_counted(positives.map(|entry| row.item(place(*entry))))
     }
 
-    /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order; the rule
-    /// `index` does not use them. Items after the sorted items are counted in the last slot.
+    /// Ranks the sorted positives.
+    pub fn ranks(&self) -> Result<Vec<u64>> {
+        let mut ranks = full(self.positives() + 1, 0)?;
+        let mut number = 0;
+        for (entry, at) in self.entries.iter().zip(1..) {
+            // Always store the rank, because the CPU would mispredict a branch.
+            ranks[number] = at + self.others_before(*entry);
+            number += (entry & 1) as usize;
+        }
+        ranks.pop();
+        Ok(ranks)
+    }
+
+    /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order. Items
+    /// after the sorted items are counted in the last slot.
     pub fn counts<K: Copy + Into<f64>, I: Fn(usize) -> u64>(
         &self,
         row: &Row<'_, K, I>,
         rules: TieRules,
         positives: &[Positive],
     ) -> Result<Vec<u64>> {
-        let number = self.entries.iter().map(|entry| entry & 1).sum::<u64>() as usize;
         let per_positive = rules.slots_per_positive();
-        let mut counts = full(per_positive * number + 1, 0)?;
+        let mut counts = full(per_positive * self.positives() + 1, 0)?;
         let mut before = 0;
-        if rules == TieRules::One(Ties::Index) {
-            // First store the number of items before each positive: adding to a slot would wait for
-            // the last addition.
-            for (entry, at) in self.entries.iter().zip(0..) {
-                counts[before] = at + self.others_before(*entry);
-                before += (entry & 1) as usize;
-            }
-            counts[number] = row.len() as u64;
-            for after in (1..=number).rev() {
-                counts[after] -= counts[after - 1] + 1;
-            }
-            return Ok(counts);
-        }
         let mut others = 0;
         for tied in self.entries.chunk_by(|_, next| next & TIED != 0) {
             let own = tied.iter().map(|entry| entry & 1).sum::<u64>() as usize;
@@ -507,11 +511,7 @@ mod tests {
                 ranker.sort(&row, last_rank, with, usize::MAX, exact).unwrap()
             );
             let found = ranker.list_positives(&row).unwrap();
-            for rules in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected]
-                .map(TieRules::One)
-                .into_iter()
-                .chain([TieRules::All])
-            {
+            for rules in [TieRules::Index, TieRules::All] {
                 let counts = ranker.counts(&row, rules, &found).unwrap();
                 let per_positive = rules.slots_per_positive();
                 let mut expected = vec![0; per_positive * positives.len() + 1];
@@ -555,11 +555,7 @@ mod tests {
             });
             prop_assert!(computed <= most);
             if is_decided.unwrap() {
-                let counts = ranker.counts(&row, TieRules::One(Ties::Index), &[]).unwrap();
-                let mut found = Vec::new();
-                for (count, place) in counts[..counts.len() - 1].iter().zip(1u64..) {
-                    found.push(found.last().map_or(0, |rank| rank + 1 - place) + count + place);
-                }
+                let found = ranker.ranks().unwrap();
                 for (i, rank) in expected.iter().enumerate() {
                     let found = found.get(i).copied().unwrap_or(u64::MAX);
                     prop_assert!(found == *rank || i > 0 && found.min(*rank) > last_rank);

@@ -1,6 +1,7 @@
 //! Ranks the positives of queries from tables of all keys. This is used if a screen would leave
 //! most comparisons open.
 
+use std::iter::once;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -223,14 +224,22 @@ impl Ranking<'_> {
                     .try_extend(rest.map(|index| Positive { key: f64::NEG_INFINITY, index }))?;
             }
         }
-        let orders = self.ties.iter().map(|&ties| {
-            let rules = TieRules::One(ties);
-            let mut counts = ranker.counts(row, rules, &positives)?;
-            // The last slot counts all items, so positives that weren't sorted get ranks too deep
-            // to matter.
-            counts.try_resize(rules.slots_per_positive() * number + 1, 0)?;
-            Order::new(&positives, counts, ties)
-        });
+        // Positives that weren't sorted get ranks too deep to matter.
+        if self.ties == [Ties::Index] {
+            let mut ranks = ranker.ranks()?;
+            ranks.try_resize(number, row.len() as u64)?;
+            return self.metrics(
+                query,
+                once(Ok(Order::Ranks(ranks))),
+                &positives,
+                discounts,
+                control,
+            );
+        }
+        let rules = TieRules::All;
+        let mut counts = ranker.counts(row, rules, &positives)?;
+        counts.try_resize(rules.slots_per_positive() * number + 1, 0)?;
+        let orders = self.ties.iter().map(|ties| Order::new(&positives, &counts, (rules, *ties)));
         self.metrics(query, orders, &positives, discounts, control)
     }
 }

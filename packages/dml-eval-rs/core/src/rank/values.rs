@@ -6,10 +6,10 @@ use std::ops::Range;
 use crate::control::Control;
 use crate::error::Result;
 use crate::logarithm::ln;
-use crate::memory::{Grow, allocate, collect};
+use crate::memory::{Grow, allocate, collect, full};
 use crate::rank::grades::Grades;
 use crate::rank::metric::Metric;
-use crate::rank::ties::{Positive, Ties};
+use crate::rank::ties::{Positive, TieRules, Ties, tied_slot};
 
 /// The order of a query's positives (not empty). Ranks too deep to matter may be wrong, but are
 /// still too deep.
@@ -21,19 +21,44 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// Derives the order from the positives and complete counts, in the slots of the rule `ties`.
-    pub fn new(positives: &[Positive], counts: Vec<u64>, ties: Ties) -> Result<Self> {
-        if ties != Ties::Expected {
-            return Ok(Order::from_counts(counts));
+    /// Derives the order under the rule `ties` from the positives and complete counts, in the slots
+    /// of `rules`, which must serve `ties`.
+    pub fn new(
+        positives: &[Positive],
+        counts: &[u64],
+        (rules, ties): (TieRules, Ties),
+    ) -> Result<Self> {
+        if rules == TieRules::Index {
+            return Ok(Order::from_counts(collect(counts.iter().copied())?));
         }
-        let tied = positives.chunk_by(|a, b| a.key == b.key);
-        let mut at = 0;
-        let groups = tied.clone().map(|tied| {
-            let [before, own] = [counts[2 * at], counts[2 * at + 1]];
-            at += tied.len();
-            (before, tied.len() as u64, own)
-        });
-        Order::from_groups(tied.count(), groups)
+        let groups = || {
+            let mut end = 0;
+            positives.chunk_by(|a, b| a.key == b.key).map(move |tied| {
+                end += tied.len();
+                end - tied.len()..end
+            })
+        };
+        let tied = |group: &Range<usize>, before| counts[tied_slot(group.start, before)];
+        if ties == Ties::Expected {
+            let sizes = groups().map(|group| {
+                let negatives = (group.start..=group.end).map(|before| tied(&group, before)).sum();
+                (counts[3 * group.start], group.len() as u64, negatives)
+            });
+            return Order::from_groups(groups().count(), sizes);
+        }
+        let mut own = full(positives.len() + 1, 0)?;
+        for group in groups() {
+            own[group.start] += counts[3 * group.start];
+            for before in group.start..=group.end {
+                let slot = match ties {
+                    Ties::Index => before,
+                    Ties::Optimistic => group.end,
+                    _ => group.start,
+                };
+                own[slot] += tied(&group, before);
+            }
+        }
+        Ok(Order::from_counts(own))
     }
 
     /// Computes ranks. `counts` are the negatives before the first positive, between consecutive

@@ -1,19 +1,16 @@
 //! Finds hard negatives: the nearest items with different labels, optionally only items that are
 //! less similar than a positive.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
-use crate::memory::{Grow, collect, each, full};
+use crate::memory::{Grow, allocate, collect, collect_each, full};
 use crate::rows::classes::Classes;
 use crate::rows::comparable::Comparable;
 use crate::rows::keys::Keys;
 use crate::rows::lists::Lists;
 use crate::rows::own_item::OwnItem;
-use crate::rows::space::Scratch;
 use crate::search::filter::Filter;
 use crate::search::nearest::nearest;
 use crate::side::Side;
@@ -97,22 +94,24 @@ pub fn hard_negatives<S: Comparable>(
     filter.check(space.rows(Side::Query), space.rows(Side::Gallery))?;
     let mut scores;
     if let Some(Ceiling { positive, factor, margin }) = bound {
-        scores = match positives {
-            Positives::Labels(labels, _) if space.is_own_gallery() => {
-                positive_scores(space, labels, positive, control)?
+        let (queries, mut parts) = (collect(0..space.rows(Side::Query) as u32)?, Vec::new());
+        let (of_queries, of_items);
+        match positives {
+            Positives::Listed(lists) => {
+                let lists = (0..lists.len()).map(|query| lists.of(query));
+                parts.try_extend(queries.chunks(1).zip(lists))?;
             }
             Positives::Labels(labels, items) => {
-                let classes = Classes::new(items)?;
-                listed_scores(
-                    space,
-                    |query| classes.members(labels[query]),
-                    own,
-                    positive,
-                    control,
-                )?
+                (of_queries, of_items) = (Classes::new(labels)?, Classes::new(items)?);
+                for label in 0..labels.iter().max().map_or(0, |last| last + 1) {
+                    let members = of_items.members(label);
+                    let together = (control.sizes().table_keys / members.len().max(1)).max(1);
+                    let queries = of_queries.members(label).chunks(together);
+                    parts.try_extend(queries.map(|queries| (queries, members)))?;
+                }
             }
-            Positives::Listed(_) => listed_scores(space, listed, own, positive, control)?,
-        };
+        }
+        scores = positive_scores(space, parts, own, positive.pick(), control)?;
         scores.iter_mut().for_each(|score| *score = *score * factor - margin);
         filter.below = Some(&scores);
     }
@@ -120,93 +119,49 @@ pub fn hard_negatives<S: Comparable>(
     nearest(space, k, filter, control, |query, key| space.report(query, key), reported, indices)
 }
 
-/// Computes the scores of the queries with the hardest or easiest of the listed items, or infinity
-/// if a list is empty.
-fn listed_scores<'a, S: Comparable>(
-    space: &S,
-    listed: impl Fn(usize) -> &'a [u32] + Sync,
-    own: OwnItem<'_>,
-    hardness: Hardness,
-    control: &Control,
-) -> Result<Vec<f64>> {
-    control.took(|| "bounds by lists");
-    let mut bounds = full(space.rows(Side::Query), f64::INFINITY)?;
-    let pick = hardness.pick();
-    each(
-        bounds.par_iter_mut().enumerate(),
-        || Ok(Keys::default()),
-        |keys, (query, bound)| {
-            let own = own.of(query).map(|own| own as u32);
-            let items = listed(query).iter().copied().filter(|item| Some(*item) != own);
-            if let Some(score) =
-                keys.compute_scores(space, query, items)?.iter().copied().reduce(pick)
-            {
-                *bound = score;
-            }
-            control.check()
-        },
-    )?;
-    Ok(bounds)
-}
-
-/// Computes the items' scores with the hardest or easiest positive, or infinity if a positive is
-/// missing. Small classes are computed pair by pair, large classes from tables.
+/// Picks a score per query, or infinity if there is none. Each part consists of queries and the
+/// items that match these, besides the queries themselves. Small parts are computed pair by pair,
+/// large parts from tables.
 fn positive_scores<S: Comparable>(
     space: &S,
-    labels: &[u32],
-    hardness: Hardness,
+    parts: Vec<(&[u32], &[u32])>,
+    own: OwnItem<'_>,
+    pick: fn(f64, f64) -> f64,
     control: &Control,
 ) -> Result<Vec<f64>> {
-    let classes = Classes::new(labels)?;
-    let count = labels.iter().max().map_or(0, |last| last + 1);
-    let pick = hardness.pick();
-    let worst = if hardness == Hardness::Hardest { f64::INFINITY } else { f64::NEG_INFINITY };
-    // Items belong to a single label, so threads write different items.
-    let out: Vec<AtomicU64> =
-        collect(labels.iter().map(|_| AtomicU64::new(f64::INFINITY.to_bits())))?;
-    (0..count).into_par_iter().try_for_each_init(
-        <(Scratch, Vec<_>)>::default,
-        |(scratch, pairs), label| {
-            let (members, sizes) = (classes.members(label), control.sizes());
-            let mut of_class =
-                full(members.len(), if members.len() > 1 { worst } else { f64::INFINITY })?;
-            let is_small = members.len() < sizes.class_table;
-            control.took(|| if is_small { "bounds by pairs" } else { "bounds from tables" });
-            let mut scores: Vec<f64> = Vec::new();
-            let mut start = 0;
-            while start < members.len() {
-                control.check()?;
-                // To compute a pair only once, compare some items with these and later items, but
-                // not with earlier ones.
-                let items = &members[start..];
-                let queries = &items[..(sizes.table_keys / items.len()).clamp(1, items.len())];
-                scores.clear();
-                scores.try_resize(queries.len() * items.len(), 0.0)?;
-                if is_small {
-                    pairs.clear();
-                    pairs.try_extend(
-                        queries.iter().flat_map(|query| items.iter().map(|item| (*query, *item))),
-                    )?;
-                    scores.clear();
-                    space.scores(pairs, scratch, &mut scores)?;
-                } else {
-                    space.score_table(queries, items, &mut scores, control)?;
-                }
-                for (i, line) in scores.chunks(items.len()).enumerate() {
-                    let (first, others) =
-                        of_class[start + i..].split_first_mut().expect("the line's own item");
-                    for (bound, score) in others.iter_mut().zip(&line[i + 1..]) {
-                        *bound = pick(*bound, *score);
-                        *first = pick(*first, *score);
-                    }
-                }
-                start += queries.len();
+    let sizes = control.sizes();
+    let compute = |(keys, table): &mut (Keys, Vec<f64>), (queries, items): (&[u32], &[u32])| {
+        control.check()?;
+        let others = |query: u32| {
+            let own = own.of(query as usize).map(|own| own as u32);
+            move |item: &u32| Some(*item) != own
+        };
+        let mut picked = allocate(queries.len())?;
+        if queries.len().min(items.len()) < sizes.class_table {
+            control.took(|| "bounds by pairs");
+            for query in queries {
+                let others = items.iter().copied().filter(others(*query));
+                let scores = keys.compute_scores(space, *query as usize, others)?;
+                picked.try_push(scores.iter().copied().reduce(pick))?;
             }
-            let bounds = members.iter().zip(of_class);
-            bounds.for_each(|(item, bound)| out[*item as usize].store(bound.to_bits(), Relaxed));
-            Ok(())
-        },
-    )?;
+        } else {
+            control.took(|| "bounds from tables");
+            table.try_resize(queries.len() * items.len(), 0.0)?;
+            space.score_table(queries, items, table, control)?;
+            for (query, scores) in queries.iter().zip(table.chunks(items.len())) {
+                let is_other = others(*query);
+                let others = items.iter().zip(scores).filter(|(item, _)| is_other(item));
+                picked.try_push(others.map(|(_, score)| *score).reduce(pick))?;
+            }
+        }
+        Ok(picked)
+    };
+    let found = collect_each(parts.par_iter().copied(), || Ok(Default::default()), compute)?;
+    let mut bounds = full(space.rows(Side::Query), f64::INFINITY)?;
+    for ((queries, _), picked) in parts.iter().zip(found) {
+        let picked = queries.iter().zip(picked);
+        picked.for_each(|(query, score)| bounds[*query as usize] = score.unwrap_or(f64::INFINITY));
+    }
     control.check()?;
-    collect(out.into_iter().map(|bits| f64::from_bits(bits.into_inner())))
+    Ok(bounds)
 }

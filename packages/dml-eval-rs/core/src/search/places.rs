@@ -28,6 +28,19 @@ impl Place {
     pub fn item(self) -> u32 {
         self.0 as u32
     }
+
+    /// Makes a place for a pair instead, by score and then by pair.
+    pub fn of_pair(score: f64, (i, j): (u32, u32)) -> Self {
+        Place(u128::from(descending(score)) << 64 | u128::from(i) << 32 | u128::from(j))
+    }
+
+    pub fn score_of_pair(self) -> f64 {
+        from_descending((self.0 >> 64) as u64)
+    }
+
+    pub fn pair(self) -> [u32; 2] {
+        [(self.0 >> 32) as u32, self.0 as u32]
+    }
 }
 
 /// Converts a number to an integer that is smaller if the number is larger.
@@ -132,21 +145,27 @@ impl Nearest {
 
     /// Adds items with keys, except the query itself. Returns whether the k-th nearest is nearer
     /// than before.
-    #[expect(clippy::disallowed_methods, reason = "a list that is full is cut")]
     pub fn add(&mut self, items: impl IntoIterator<Item = (u32, f64)>, own: Option<u32>) -> bool {
         let before = self.worst;
         for (item, key) in items {
-            let place = Place::new(key, item);
-            let is_nearer = key >= self.worst_key && place < self.worst;
-            if is_nearer && Some(item) != own {
-                self.places.push(place);
-                if self.places.len() == self.places.capacity() {
-                    self.worst = cut(&mut self.places, self.k);
-                    self.worst_key = self.worst.key();
-                }
+            if key >= self.worst_key && Some(item) != own {
+                self.insert(Place::new(key, item));
             }
         }
         self.worst != before
+    }
+
+    /// Adds a place.
+    #[expect(clippy::disallowed_methods, reason = "a list that is full is cut")]
+    #[inline(always)]
+    pub fn insert(&mut self, place: Place) {
+        if place < self.worst {
+            self.places.push(place);
+            if self.places.len() == self.places.capacity() {
+                self.worst = cut(&mut self.places, self.k);
+                self.worst_key = self.worst.key();
+            }
+        }
     }
 
     /// Removes all items.
@@ -156,8 +175,15 @@ impl Nearest {
     }
 
     /// Returns the k-th nearest, as of the last time that the list was full.
-    pub fn worst(&self) -> Place {
-        self.worst
+    pub fn worst(&self) -> Option<Place> {
+        (self.worst != BEYOND).then_some(self.worst)
+    }
+
+    /// Returns the k nearest places in order.
+    pub fn into_sorted(mut self) -> Vec<Place> {
+        cut(&mut self.places, self.k);
+        self.places.sort_unstable();
+        self.places
     }
 
     /// Moves the items to `found`.

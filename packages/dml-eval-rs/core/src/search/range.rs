@@ -17,8 +17,10 @@ use crate::rows::keys::Keys;
 use crate::rows::own_item::OwnItem;
 use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::space::{Scratch, Space};
+use crate::screen::tiling::blocks;
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
 use crate::search::filter::Filter;
+use crate::search::places::{descending, from_descending};
 use crate::side::Side;
 
 /// The items found for all queries, query by query.
@@ -32,27 +34,31 @@ pub struct Ranges<T> {
     pub values: Vec<T>,
 }
 
-/// A search in progress for some queries.
+/// A search in progress.
 struct Search<'a, 'f, S> {
     space: &'a S,
     threshold: f64,
-    first_query: usize,
-    filter: &'a Filter<'f>,
-    found: Vec<Mutex<Vec<(f64, u32)>>>,
-    total: &'a AtomicU64,
+    filter: Filter<'f>,
+    /// The items found for some queries, as integers: the query, an integer that is smaller if the
+    /// score is larger, and the item.
+    found: Mutex<Vec<u128>>,
+    /// The number of items found for all queries.
+    total: AtomicU64,
     most: u64,
 }
 
 impl<S: Space> Search<'_, '_, S> {
-    /// Counts items, to tell whether the limit is exceeded. Items above the limit are only counted,
-    /// for the error message.
-    fn exceeds(&self, items: usize) -> bool {
-        self.total.fetch_add(items as u64, Relaxed) + items as u64 > self.most
-    }
-
-    fn push(&self, query: u32, score: f64, item: u32) -> Result<()> {
-        let list = &self.found[query as usize - self.first_query];
-        list.lock().expect("no thread panics while it holds the lock").try_push((score, item))
+    /// Adds pairs (query, item), unless the limit is exceeded; then pairs are only counted, for the
+    /// error message.
+    fn add(&self, pairs: impl Iterator<Item = ((u32, u32), f64)> + Clone) -> Result<()> {
+        let number = pairs.clone().count() as u64;
+        if self.total.fetch_add(number, Relaxed) + number > self.most {
+            return Ok(());
+        }
+        let mut found = self.found.lock().expect("no thread panics while it holds the lock");
+        found.try_extend(pairs.map(|((query, item), score)| {
+            u128::from(query) << 96 | u128::from(descending(score)) << 32 | u128::from(item)
+        }))
     }
 }
 
@@ -66,17 +72,43 @@ impl<S: Comparable> Search<'_, '_, S> {
             |keys, query| {
                 self.filter.visit(query, gallery, |items| {
                     let scores = keys.compute_scores(self.space, query, items.iter().copied())?;
-                    let found =
-                        || items.iter().zip(scores).filter(|(_, score)| **score >= threshold);
-                    if !self.exceeds(found().count()) {
-                        found()
-                            .try_for_each(|(item, score)| self.push(query as u32, *score, *item))?;
-                    }
+                    let pairs = items.iter().map(|item| (query as u32, *item));
+                    let pairs = pairs.zip(scores.iter().copied());
+                    self.add(pairs.filter(|(_, score)| *score >= threshold))?;
                     control.advance(items.len() as u64);
                     control.check()
                 })
             },
         )
+    }
+
+    /// Sorts the items that were found for `queries`, and appends them to `ranges`, unless the
+    /// limit is exceeded.
+    fn append(
+        &mut self,
+        queries: Range<usize>,
+        ranges: &mut Ranges<S::Reported>,
+        control: &Control,
+    ) -> Result<()> {
+        let found = self.found.get_mut().expect("no thread panics while it holds the lock");
+        if *self.total.get_mut() > self.most {
+            return Ok(());
+        }
+        found.par_sort_unstable();
+        ranges.indices.make_room(found.len())?;
+        ranges.values.make_room(found.len())?;
+        let mut places = found.iter().peekable();
+        for query in queries {
+            control.check()?;
+            while let Some(place) = places.next_if(|place| **place >> 96 == query as u128) {
+                let score = from_descending((place >> 32) as u64);
+                ranges.indices.try_push(i64::from(*place as u32))?;
+                ranges.values.try_push(self.space.report_score(score))?;
+            }
+            ranges.offsets.try_push(ranges.indices.len() as i64)?;
+        }
+        found.clear();
+        Ok(())
     }
 }
 
@@ -115,15 +147,11 @@ impl<S: Space> Observer for Search<'_, '_, S> {
         scores.clear();
         scores.make_room(pairs.len())?;
         self.space.scores(pairs, scratch, scores)?;
-        let found = pairs.iter().zip(&*scores).filter(|(_, score)| **score >= self.threshold);
-        if self.exceeds(found.clone().count() * if task.symmetric { 2 } else { 1 }) {
-            return Ok(());
-        }
-        for (&(query, item), &score) in found {
-            self.push(query, score, item)?;
-            if task.symmetric {
-                self.push(item, score, query)?;
-            }
+        let found = pairs.iter().copied().zip(scores.iter().copied());
+        let found = found.filter(|(_, score)| *score >= self.threshold);
+        self.add(found.clone())?;
+        if task.symmetric {
+            self.add(found.map(|((query, item), score)| ((item, query), score)))?;
         }
         Ok(())
     }
@@ -161,51 +189,40 @@ pub fn range_search<S: Comparable>(
     };
     let pairs = queries as u64 * gallery as u64 / if space.is_own_gallery() { 2 } else { 1 };
     let packing = space.packing(&Goal { pairs, thresholds: &thresholds }, control)?;
-    let total = AtomicU64::new(0);
     let mut found =
         Ranges { offsets: allocate(queries + 1)?, indices: Vec::new(), values: Vec::new() };
     found.offsets.try_push(0)?;
-    let search = |first_query: usize, end: usize| -> Result<Search<'_, '_, S>> {
-        let found = collect((first_query..end).map(|_| Mutex::default()))?;
-        Ok(Search { space, threshold, first_query, filter: &filter, found, total: &total, most })
-    };
+    let (list, total) = (Mutex::default(), AtomicU64::new(0));
+    let mut search = Search { space, threshold, filter, found: list, total, most };
     if space.is_own_gallery() && filter.is_symmetric() {
         control.add_to_total(queries as u64 * (queries as u64 - 1) / 2);
-        // A pair is compared once and found for both items, so results can be sorted only after the
-        // traversal.
-        let all = OwnItem::Absent.into();
-        let search = Search { filter: &all, ..search(0, queries)? };
+        // A pair is compared once and found for both items.
+        search.filter = OwnItem::Absent.into();
         traverse_triangle(space, &packing, &search, 0..queries, 0..queries, control)?;
         if filter.finds_own() {
-            let (mut scores, mut scratch) = (Vec::new(), Scratch::default());
-            for query in 0..queries as u32 {
-                control.check()?;
-                scores.clear();
-                space.scores(&[(query, query)], &mut scratch, &mut scores)?;
-                if scores[0] >= threshold && !search.exceeds(1) {
-                    search.push(query, scores[0], query)?;
-                }
-            }
+            let own = collect((0..queries as u32).map(|query| (query, query)))?;
+            let mut scores = Vec::new();
+            space.scores(&own, &mut Scratch::default(), &mut scores)?;
+            let pairs = own.into_iter().zip(scores);
+            search.add(pairs.filter(|(_, score)| *score >= threshold))?;
         }
-        append(space, &mut found, search.found, &total, most, control)?;
+        search.append(0..queries, &mut found, control)?;
     } else {
         control.add_to_total(few.unwrap_or(queries as u64 * gallery as u64));
         let batch = control.sizes().range_queries;
         if batch < queries {
             control.took(|| "ranges in batches");
         }
-        for first in (0..queries).step_by(batch) {
-            let end = queries.min(first + batch);
-            let search = search(first, end)?;
+        for queries in blocks(0..queries, batch) {
             if few.is_some() {
-                search.compare_allowed(first..end, control)?;
+                search.compare_allowed(queries.clone(), control)?;
             } else {
-                traverse_rectangle(space, &packing, &search, first..end, control)?;
+                traverse_rectangle(space, &packing, &search, queries.clone(), control)?;
             }
-            append(space, &mut found, search.found, &total, most, control)?;
+            search.append(queries, &mut found, control)?;
         }
     }
-    let total = total.into_inner();
+    let total = search.total.into_inner();
     if total > most {
         return argument(format!(
             "{total} pairs reach the threshold {given}; expected at most {most}: choose a stricter \
@@ -213,35 +230,4 @@ pub fn range_search<S: Comparable>(
         ));
     }
     Ok(found)
-}
-
-/// Sorts the items of some queries and appends them, unless the limit is exceeded.
-fn append<S: Comparable>(
-    space: &S,
-    found: &mut Ranges<S::Reported>,
-    lists: Vec<Mutex<Vec<(f64, u32)>>>,
-    total: &AtomicU64,
-    most: u64,
-    control: &Control,
-) -> Result<()> {
-    if total.load(Relaxed) > most {
-        return Ok(());
-    }
-    let unlock =
-        |list: Mutex<Vec<_>>| list.into_inner().expect("no thread panics while it holds the lock");
-    let mut lists: Vec<Vec<(f64, u32)>> = collect(lists.into_iter().map(unlock))?;
-    lists.par_iter_mut().try_for_each(|list| {
-        list.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        control.check()
-    })?;
-    let number = lists.iter().map(Vec::len).sum();
-    found.indices.make_room(number)?;
-    found.values.make_room(number)?;
-    for list in lists {
-        control.check()?;
-        found.indices.try_extend(list.iter().map(|(_, item)| i64::from(*item)))?;
-        found.values.try_extend(list.iter().map(|(score, _)| space.report_score(*score)))?;
-        found.offsets.try_push(found.indices.len() as i64)?;
-    }
-    Ok(())
 }

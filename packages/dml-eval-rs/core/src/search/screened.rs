@@ -118,8 +118,11 @@ impl Search<'_, '_> {
             let query = of_query[0].0 as usize;
             let q = query - self.first_query;
             let mut list = self.list(q);
-            if list.add(of_query.iter().map(|pair| pair.1).zip(&mut keys), None) {
-                self.set_threshold(q, least_value(space, query, list.worst().key()));
+            let own = of_query.iter().map(|pair| pair.1).zip(&mut keys);
+            if list.add(own, None)
+                && let Some(worst) = list.worst()
+            {
+                self.set_threshold(q, least_value(space, query, worst.key()));
             }
         }
         Ok(())

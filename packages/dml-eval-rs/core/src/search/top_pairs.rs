@@ -6,48 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::SweepResult;
-use crate::memory::{Grow, allocate, collect, collect_counted};
+use crate::memory::{Grow, collect, collect_counted};
 use crate::rows::comparable::Comparable;
 use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::expected::SampledValues;
 use crate::screen::traverse::{Observer, Task, traverse_triangle};
-use crate::search::places::{descending, from_descending};
+use crate::search::places::{Nearest, Place};
 use crate::side::Side;
-
-/// The most similar pairs so far, as integers: a score and the pair. An integer is smaller if the
-/// pair comes first.
-struct Best {
-    n: usize,
-    pairs: Vec<u128>,
-    /// The n-th pair when the list was last cut.
-    worst: u128,
-}
-
-impl Best {
-    /// Adds a pair. The list is cut to n pairs when it has twice as many.
-    #[expect(clippy::disallowed_methods, reason = "a list that is full is cut")]
-    fn add(&mut self, score: f64, (i, j): (u32, u32)) {
-        let place = u128::from(descending(score)) << 64 | u128::from(i) << 32 | u128::from(j);
-        if place < self.worst {
-            self.pairs.push(place);
-            if self.pairs.len() == self.pairs.capacity() {
-                self.cut();
-            }
-        }
-    }
-
-    fn cut(&mut self) {
-        if self.pairs.len() >= self.n {
-            self.worst = *self.pairs.select_nth_unstable(self.n - 1).1;
-            self.pairs.truncate(self.n);
-        }
-    }
-}
 
 struct Search<'a, S> {
     space: &'a S,
-    best: Mutex<Best>,
+    /// The most similar pairs so far.
+    best: Mutex<Nearest>,
     /// The bits of the value that a pair must reach to be listed.
     lowest: AtomicU64,
 }
@@ -92,9 +63,12 @@ impl<S: Space> Observer for Search<'_, S> {
         scores.make_room(pairs.len())?;
         self.space.scores(pairs, scratch, scores)?;
         let mut best = self.best.lock().expect("no thread panics while it holds the lock");
-        pairs.iter().zip(&*scores).for_each(|(pair, score)| best.add(*score, *pair));
-        if best.worst < u128::MAX {
-            let lowest = self.space.value_of_score(from_descending((best.worst >> 64) as u64));
+        pairs
+            .iter()
+            .zip(&*scores)
+            .for_each(|(pair, score)| best.insert(Place::of_pair(*score, *pair)));
+        if let Some(worst) = best.worst() {
+            let lowest = self.space.value_of_score(worst.score_of_pair());
             self.lowest.store(lowest.clamp(f64::MIN, f64::MAX).to_bits(), Relaxed);
         }
         Ok(())
@@ -127,20 +101,13 @@ pub fn top_pairs<S: Comparable>(
     };
     let packing = space.packing(&Goal { pairs: all, thresholds: &thresholds }, control)?;
     control.add_to_total(all);
-    let best = Mutex::new(Best { n, pairs: allocate(2 * n)?, worst: u128::MAX });
+    let best = Mutex::new(Nearest::new(n)?);
     let search = Search { space, best, lowest: AtomicU64::new(f64::MIN.to_bits()) };
     traverse_triangle(space, &packing, &search, 0..rows, 0..rows, control)?;
-    let mut best = search.best.into_inner().expect("no thread panics while it holds the lock");
-    best.cut();
-    best.pairs.sort_unstable();
+    let best = search.best.into_inner().expect("no thread panics while it holds the lock");
+    let pairs = best.into_sorted();
     control.check()?;
-    let scores = collect(
-        best.pairs.iter().map(|pair| space.report_score(from_descending((pair >> 64) as u64))),
-    )?;
-    let sides = best
-        .pairs
-        .iter()
-        .flat_map(|pair| [i64::from((pair >> 32) as u32), i64::from(*pair as u32)]);
-    let indices = collect_counted(sides)?;
-    Ok((scores, indices))
+    let scores = collect(pairs.iter().map(|place| space.report_score(place.score_of_pair())))?;
+    let sides = pairs.iter().flat_map(|place| place.pair().map(i64::from));
+    Ok((scores, collect_counted(sides)?))
 }
