@@ -51,9 +51,8 @@ struct TaskSide<'a> {
 /// value.
 type Listed = (u32, u32, (f64, f64));
 
-/// If a query has at least `MANY` active positives, binary search finds the place of a negative
-/// among the positives. If a task lists many negatives, the negatives after fewer than `MANY`
-/// positives are first added up in a thread's buffer.
+/// If a query has at least this number of active positives, binary search finds the place of a
+/// negative among the positives.
 const MANY: usize = 16;
 
 /// A thread's buffers.
@@ -65,9 +64,6 @@ pub(crate) struct Buffers {
     keys: Vec<f64>,
     /// The negatives per query that a task found.
     negatives: Vec<u32>,
-    /// The negatives per query and per number of preceding positives (below `MANY`); empty if a
-    /// task lists few.
-    added: Vec<u32>,
 }
 
 /// Computes the keys of `pairs`, which must be sorted and lie within `queries` and `items`.
@@ -260,7 +256,7 @@ impl<'a> ScreenCounter<'a> {
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) -> Result<()> {
-        let Buffers { open, keys, negatives, added } = buffers;
+        let Buffers { open, keys, negatives } = buffers;
         let ScreenCounter { counts, relation, first_query, .. } = *self;
         let first = queries.start - first_query;
         open.clear();
@@ -280,31 +276,16 @@ impl<'a> ScreenCounter<'a> {
                 }
             }
         }
-        added.clear();
-        added.try_resize(
-            if listed.len() > MANY * queries.len() { MANY * queries.len() } else { 0 },
-            0,
-        )?;
         for (i, item, bounds) in listed {
             let q = first + i as usize;
             negatives[i as usize] += 1;
             if let Some(key) = space.key_of_screened(bounds.0) {
                 counts.add(q, counts.slot(q, key, relation.gallery_index(item)), 1);
             } else if let Some(before) = self.positives_before(q, bounds) {
-                match added.get_mut(MANY * i as usize + before) {
-                    Some(added) if before < MANY => *added += 1,
-                    _ => counts.add(q, counts.slots_per_positive * before, 1),
-                }
+                counts.add(q, counts.slots_per_positive * before, 1);
             } else {
                 open.try_push(((q + first_query) as u32, item))?;
             }
-        }
-        for (at, &negatives) in added.iter().enumerate().filter(|(_, negatives)| **negatives > 0) {
-            counts.add(
-                first + at / MANY,
-                counts.slots_per_positive * (at % MANY),
-                u64::from(negatives),
-            );
         }
         open.sort_unstable();
         keys.clear();
