@@ -157,9 +157,9 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ),
         (
             ", rows$|in batches",
-            lambda _, o: o.how in {"kmeans", "shards"} or bool(
+            lambda _, o: o.how != "range" and o.k > 1 or bool(
                 o.gallery or o.exclude or o.allowed or o.relevant),
-            "the pairs of an array are compared once, with the lists of all queries in memory",
+            "the pairs of an array are compared once in a range, or if lists are short",
         ),
         ("ranges", lambda _, o: o.how == "range" and (o.gallery or o.allowed),
          "an array's own range is one triangle"),

@@ -205,9 +205,12 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
     mut results: Results<'_, T, F>,
 ) -> Result<()> {
     let (k, queries, gallery) = (results.k, space.rows(Side::Query), space.rows(Side::Gallery));
-    // A pair is compared once for both items, with the lists of all queries in memory, which take
-    // twice the memory of the results.
-    let is_symmetric = space.is_own_gallery() && filter.is_symmetric();
+    // A pair can be compared once for both items, with the lists of all queries in memory, which
+    // take twice the memory of the results. New memory costs about as much per byte as a pair.
+    let bytes = Nearest::bytes(k);
+    let is_symmetric = space.is_own_gallery()
+        && filter.is_symmetric()
+        && (bytes <= queries || queries * bytes <= control.sizes().candidate_bytes);
     let pairs = if is_symmetric {
         queries as u64 * (queries as u64).saturating_sub(1) / 2
     } else {
@@ -236,7 +239,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
     let batch = if is_symmetric {
         queries
     } else {
-        (control.sizes().candidate_bytes / Nearest::bytes(k)).clamp(1, queries)
+        (control.sizes().candidate_bytes / bytes).clamp(1, queries)
     };
     control.add_to_total(pairs);
     if batch < queries {
