@@ -70,12 +70,15 @@ impl DistanceRanker {
     ) -> Result<()> {
         let excluded = 2 * self.distances as u16;
         marks.try_resize(row.len(), 0)?;
-        kernel.vectorize(|| {
-            for ((mark, distance), kind) in marks.iter_mut().zip(row).zip(kinds) {
-                let counted = 2 * distance + u16::from(*kind == Kind::Match);
-                *mark = if *kind == Kind::Excluded { excluded } else { counted };
-            }
-        });
+        kernel.vectorize(
+            #[inline(always)]
+            || {
+                for ((mark, distance), kind) in marks.iter_mut().zip(row).zip(kinds) {
+                    let counted = 2 * distance + *kind as u16;
+                    *mark = if *kind == Kind::Excluded { excluded } else { counted };
+                }
+            },
+        );
         self.counts.fill(0);
         self.by_part.fill(0);
         let (stride, by_part) = (self.counts.len(), &mut self.by_part[..]);

@@ -17,9 +17,9 @@ use crate::side::Side;
 /// Tells how an item relates to a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Negative,
-    Match,
-    Excluded,
+    Negative = 0,
+    Match = 1,
+    Excluded = 2,
 }
 
 /// Codes for queries and gallery, one per row.
