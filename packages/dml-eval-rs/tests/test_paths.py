@@ -157,7 +157,7 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ),
         (
             ", rows$|in batches",
-            lambda _, o: o.how != "range" and o.k > 1 or bool(
+            lambda _, o: (o.how != "range" and o.k > 1) or bool(
                 o.gallery or o.exclude or o.allowed or o.relevant),
             "the pairs of an array are compared once in a range, or if lists are short",
         ),

@@ -36,9 +36,7 @@ pub(crate) struct DistanceRanker {
 fn visit_parts(marks: &[u16], mut visit: impl FnMut(usize, u16)) {
     let length = marks.len() / PARTS;
     let parts: [&[u16]; PARTS] = std::array::from_fn(|part| &marks[part * length..][..length]);
-    for at in 0..length {
-        (0..PARTS).for_each(|part| visit(part, parts[part][at]));
-    }
+    (0..length).for_each(|at| (0..PARTS).for_each(|part| visit(part, parts[part][at])));
     marks[PARTS * length..].iter().for_each(|mark| visit(PARTS - 1, *mark));
 }
 
@@ -241,12 +239,13 @@ mod tests {
                 let mut counts = vec![0; rules.slots_per_positive() * positives.len() + 1];
                 with_kind(Kind::Negative)
                     .for_each(|n| counts[rules.slot(0, &positives, n.key, n.index)] += 1);
-                let [found, expected] =
-                    [ranker.order(&marks, ties), Order::new(&positives, &counts, (rules, ties))].map(
-                        |order| {
-                            order.unwrap().metrics(&metrics, None, &discounts, &control).unwrap()
-                        },
-                    );
+                let orders = [
+                    ranker.order(&marks, ties),
+                    Order::new(&positives, &counts, (rules, ties)),
+                ];
+                let [found, expected] = orders.map(|order| {
+                    order.unwrap().metrics(&metrics, None, &discounts, &control).unwrap()
+                });
                 prop_assert_eq!(found, expected);
             }
             prop_assert_eq!(

@@ -344,7 +344,7 @@ impl Observer for ScreenCounter<'_> {
             let kept = 1 + self.active_values(q).partition_point(|value| *value >= least);
             self.active[q].fetch_min(kept as u32, Relaxed);
         };
-        guess.starts(space, packing, blocks, (self, |_| f64::INFINITY), false, control, take)
+        guess.starts(space, packing, blocks, (self, |_| f64::INFINITY, false), control, take)
     }
 
     fn observe<S: Space>(

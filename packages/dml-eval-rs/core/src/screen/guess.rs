@@ -172,8 +172,7 @@ impl Guess {
         space: &S,
         packing: &impl Packing,
         Blocks { rows, columns }: Blocks<'_>,
-        (observer, below): (&impl Observer, impl Fn(usize) -> f64 + Sync),
-        may_use_cells: bool,
+        (observer, below, may_use_cells): (&impl Observer, impl Fn(usize) -> f64 + Sync, bool),
         control: &Control,
         take: impl Fn(usize, Start) + Sync + Send,
     ) -> Result<()> {

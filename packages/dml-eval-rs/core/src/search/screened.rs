@@ -166,7 +166,7 @@ impl Observer for Search<'_, '_> {
             }
         };
         let is_open = self.filter.labels.is_none() && self.filter.below.is_none();
-        guess.starts(space, packing, blocks, (self, below), is_open, control, take)
+        guess.starts(space, packing, blocks, (self, below, is_open), control, take)
     }
 
     fn observe<S: Space>(

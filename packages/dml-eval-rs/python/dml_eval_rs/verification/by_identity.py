@@ -168,11 +168,12 @@ class Identities:
                 number_qt = _native.count_negatives(
                     *arrays,
                     **options,
-                    ties="pessimistic",  # to accept equal keys
+                    ties="index",
                     metrics=["map"],  # to get all counts
                     offsets=np.arange(0, t * len(row_q) + 1, t, dtype=np.uint64),
                     keys=np.outer(square_q, key_t).reshape(-1),
-                    indices=np.tile(np.arange(t, dtype=np.uint64), len(row_q)),
+                    # Thresholds come after all items, to accept equal keys.
+                    indices=np.tile(len(label_G) + np.arange(t, dtype=np.uint64), len(row_q)),
                     counts=np.zeros(len(row_q) * (t + 1), np.uint64),
                 ).reshape(-1, t + 1)
                 accepted.append(np.cumsum(number_qt[:, :t], axis=1))
