@@ -97,7 +97,7 @@ pub fn evaluate<S: Comparable>(
     Ok(results)
 }
 
-/// Counts, and the queries whose counts can't be used because positives that matter were left out.
+/// Counts, and the queries whose counts can't be used because a positive that matters was dropped.
 type Counted = (PartialCounts, Vec<u32>);
 
 /// The inputs of an evaluation. The methods screen queries, and return counts for all rules and

@@ -36,6 +36,8 @@ pub(crate) struct ScreenCounter<'a> {
     /// The negatives per query that were counted since the last update of `active`.
     counted: Vec<AtomicU32>,
     guess: Option<Guess>,
+    /// The number of positives per query after the guess. If fewer are active, counts dropped them.
+    kept: Vec<AtomicU32>,
     control: &'a Control,
 }
 
@@ -123,6 +125,7 @@ impl<'a> ScreenCounter<'a> {
             active,
             counted: zeros(queries)?,
             guess: None,
+            kept: Vec::new(),
             control,
         })
     }
@@ -158,20 +161,24 @@ impl<'a> ScreenCounter<'a> {
         let saved = saved.sum::<f64>() * sizes.sampled_per_listed as f64;
         if saved > (sampled.queries.len() * guess.sampled) as f64 {
             self.guess = Some(guess);
+            self.kept = zeros(counts.queries())?;
         }
         Ok(())
     }
 
-    /// Returns the queries that lack a positive that matters, since the guess was too high.
+    /// Returns the queries that may lack a positive that matters, since the guess was too high.
     pub fn queries_too_high(&self) -> Result<Vec<u32>> {
+        let counts = self.counts;
         let is_too_high = |q: &usize| {
-            let active = self.active[*q].load(Relaxed) as usize;
-            let counts = self.counts;
-            active < counts.positives(*q).len() && counts.rank(*q, active) <= counts.last_rank(*q)
+            let kept = self.kept[*q].load(Relaxed);
+            // All dropped positives come after the last one that was kept.
+            kept > 0
+                && kept == self.active[*q].load(Relaxed)
+                && (kept as usize) < counts.positives(*q).len()
+                && counts.rank(*q, kept as usize - 1) < counts.last_rank(*q)
         };
-        let queries = 0..if self.guess.is_some() { self.counts.queries() } else { 0 };
-        let queries = queries.filter(is_too_high).map(|q| (self.first_query + q) as u32);
-        collect_counted(queries)
+        let queries = (0..self.kept.len()).filter(is_too_high);
+        collect_counted(queries.map(|q| (self.first_query + q) as u32))
     }
 
     /// Samples queries with active positives, and items that don't match.
@@ -341,8 +348,9 @@ impl Observer for ScreenCounter<'_> {
             };
             let q = query - self.first_query;
             // The next positive shows whether the guess is too high.
-            let kept = 1 + self.active_values(q).partition_point(|value| *value >= least);
-            self.active[q].fetch_min(kept as u32, Relaxed);
+            let kept = 1 + self.active_values(q).partition_point(|value| *value >= least) as u32;
+            self.kept[q].store(kept, Relaxed);
+            self.active[q].fetch_min(kept, Relaxed);
         };
         guess.starts(space, packing, blocks, (self, |_| f64::INFINITY, false), control, take)
     }

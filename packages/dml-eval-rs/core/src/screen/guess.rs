@@ -97,6 +97,9 @@ impl Guess {
             Some(_) => return Ok(None),
         };
         let items = allowed.map_or(space.rows(Side::Gallery), <[u32]>::len);
+        if k >= items {
+            return Ok(None);
+        }
         let is_prefix = packing.is_sorted();
         let wanted = if is_prefix {
             LEAST_SAMPLED.max(SAMPLED_PER_NEIGHBOUR * k)
@@ -110,7 +113,7 @@ impl Guess {
         } else {
             count.div_ceil((items / (LANES_PER_NEIGHBOUR * k)).max(1))
         };
-        if count < groups || count == 0 || k >= items {
+        if count < groups || count == 0 {
             return Ok(None);
         }
         // Filters don't matter: a sample is expected to contain the same share of the k nearest
