@@ -68,7 +68,7 @@ pairs = rng.integers(0, 30_000, (3_000_000, 2)) + [0, 30_000]
 rates = [f"tar@far={rate}" for rate in np.linspace(1e-3, 0.9, 1_000).tolist()]
 clusters = rng.integers(0, 2**20, 25_000_000, dtype=np.uint32)
 crafted = {"offsets": np.array([0, 1], np.uint64), "keys": np.array([0.5]),
-           "indices": np.array([3], np.uint64), "counts": np.array([0, 2**40, 0], np.uint64)}
+           "indices": np.array([3], np.uint64), "counts": np.array([0, 2**40, 0, 0], np.uint64)}
 
 def interrupt(at, ended):
     while time.process_time() < at and not ended.wait(0.005):

@@ -43,7 +43,7 @@ class Positives(NamedTuple):
     indices: npt.NDArray[np.uint64]  # (P,) places in the gallery
     counts: npt.NDArray[
         np.uint64
-    ]  # (P + Q,) negatives between positives; (2P + Q,) if ties are "expected"
+    ]  # (P + Q,) negatives between positives; (3P + Q,) unless ties are "index"
 
 
 def evaluate_shards(
@@ -117,7 +117,7 @@ def evaluate_shards(
 def _count(call: Call) -> Positives:
     """Find the positives, count the negatives, then return both."""
     offsets, keys, indices = _find_all_positives(call)
-    per_positive = 2 if call.options["ties"] == "expected" else 1
+    per_positive = 1 if call.options["ties"] == "index" else 3
     counts = np.zeros(per_positive * len(keys) + len(call.queries), np.uint64)
 
     def slots(block: Part) -> slice:
