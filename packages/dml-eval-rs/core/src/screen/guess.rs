@@ -169,13 +169,13 @@ impl Guess {
     }
 
     /// Calls `take` with the queries in a row block and the thresholds. Values of at least `below`
-    /// don't matter. Cells may only be used if no items but the query itself are excluded.
+    /// don't matter. `is_open` tells that no items but the queries themselves are excluded.
     pub fn starts<S: Space>(
         &self,
         space: &S,
         packing: &impl Packing,
         Blocks { rows, columns }: Blocks<'_>,
-        (observer, below, may_use_cells): (&impl Observer, impl Fn(usize) -> f64 + Sync, bool),
+        (observer, below, is_open): (&impl Observer, impl Fn(usize) -> f64 + Sync, bool),
         control: &Control,
         take: impl Fn(usize, Start) + Sync + Send,
     ) -> Result<()> {
@@ -183,11 +183,8 @@ impl Guess {
         let Tiles { rows: height, columns: width, .. } = *kernel.tiles(packing.word());
         let (product, size) = (kernel.product(packing.word()), height * width);
         let is_prefix = self.packed.is_none();
-        let cells = if is_prefix && may_use_cells {
-            Cells::of(columns, packing, kernel, control)?
-        } else {
-            None
-        };
+        let cells =
+            if is_prefix && is_open { Cells::of(columns, packing, kernel, control)? } else { None };
         control.took(|| match (&cells, is_prefix) {
             (Some(_), _) => "thresholds from cells",
             (None, true) => "thresholds sampled",
@@ -252,7 +249,11 @@ impl Guess {
                     let places = p as usize * width..(p as usize + 1) * width;
                     multiply(product, packing.steps(), (row_panel, lanes.panel(p as usize)), tile)?;
                     let of_lanes = &groups[places.start..lanes.rows.len().min(places.end)];
-                    kernel.vectorize(|| mask(tile.chunks_exact_mut(width), limits, of_lanes));
+                    // If only the query is excluded, groups are items, and few tiles contain it.
+                    let items = of_lanes[0]..=of_lanes[of_lanes.len() - 1];
+                    if !is_open || limits.iter().any(|(own, _)| items.contains(own)) {
+                        kernel.vectorize(|| mask(tile.chunks_exact_mut(width), limits, of_lanes));
+                    }
                     if !lanes.residual_norms.is_empty() && !rows.residual_norms.is_empty() {
                         let of_rows = &rows.residual_norms[first - rows.rows.start..];
                         let of_lanes = &lanes.residual_norms[places];
