@@ -68,6 +68,7 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
     {
         let query_panels = pack(Side::Query, block_queries, height)?;
         for (b, block_items) in items.chunks(item_block).enumerate() {
+            control.check()?;
             let item_panels = pack(Side::Gallery, block_items, width)?;
             each(
                 keys.par_chunks_mut(together * height * items.len()).enumerate(),
@@ -76,9 +77,7 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
                     for (c, columns) in block_items.chunks(width).enumerate() {
                         prepared.clear();
                         prepared.try_extend(columns.iter().map(|item| prepare(*item)))?;
-                        if control.is_cancelled() {
-                            return Ok(());
-                        }
+                        control.check()?;
                         for (r, lines) in keys.chunks_mut(height * items.len()).enumerate() {
                             tile(
                                 query_panels.panel(group * together + r),

@@ -1,10 +1,7 @@
 //! Finds nearest neighbours when a filter allows few items, by computing the keys of all of them.
 
-use std::sync::Mutex;
-
 use crate::control::Control;
 use crate::error::Result;
-use crate::memory::try_collect;
 use crate::rows::keys::Keys;
 use crate::rows::space::Space;
 use crate::screen::tiling::blocks;
@@ -24,7 +21,8 @@ pub(super) fn nearest_allowed<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
     let (k, queries) = (results.k, space.rows(Side::Query));
     control.add_to_total(pairs);
     let batch = (control.sizes().candidate_bytes / Nearest::bytes(k)).clamp(1, queries);
-    let mut lists = try_collect((0..batch).map(|_| Nearest::new(k).map(Mutex::new)))?;
+    let mut places = Nearest::places(k, batch)?;
+    let mut lists = Nearest::lists(k, &mut places)?;
     for rows in blocks(0..queries, batch) {
         results.store(rows.start, &mut lists[..rows.len()], control, |query, list, found| {
             add_all(space, query, &filter, list, &mut found.keys)?;
@@ -40,7 +38,7 @@ pub(super) fn add_all<S: Space>(
     space: &S,
     query: usize,
     filter: &Filter<'_>,
-    list: &mut Nearest,
+    list: &mut Nearest<'_>,
     keys: &mut Keys,
 ) -> Result<()> {
     filter.visit(query, space.rows(Side::Gallery), |items| {

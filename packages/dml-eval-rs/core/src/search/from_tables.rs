@@ -3,14 +3,12 @@
 //! A screen would rule out few items, and computing the remaining keys one by one costs more than
 //! computing a table.
 
-use std::sync::Mutex;
-
 use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::Kernel;
-use crate::memory::{Grow, collect, each, try_collect, zeros};
+use crate::memory::{Grow, collect, each, zeros};
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
 use crate::screen::cells::keep_larger;
@@ -39,7 +37,8 @@ pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sy
     });
     control.add_to_total(all_queries as u64 * all_items as u64);
     let mut keys: Vec<f64> = zeros(queries * items)?;
-    let mut lists = try_collect((0..queries).map(|_| Nearest::new(k).map(Mutex::new)))?;
+    let mut places = Nearest::places(k, queries)?;
+    let mut lists = Nearest::lists(k, &mut places)?;
     for queries in blocks(0..all_queries, queries) {
         let (rows, lists) =
             (collect(queries.start as u32..queries.end as u32)?, &mut lists[..queries.len()]);

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
-use crate::memory::{Grow, allocate, collect, collect_each, full};
+use crate::memory::{Grow, collect, each, full};
 use crate::rows::classes::Classes;
 use crate::rows::comparable::Comparable;
 use crate::rows::keys::Keys;
@@ -130,38 +130,49 @@ fn positive_scores<S: Comparable>(
     control: &Control,
 ) -> Result<Vec<f64>> {
     let sizes = control.sizes();
-    let compute = |(keys, table): &mut (Keys, Vec<f64>), (queries, items): (&[u32], &[u32])| {
-        control.check()?;
-        let others = |query: u32| {
-            let own = own.of(query as usize).map(|own| own as u32);
-            move |item: &u32| Some(*item) != own
-        };
-        let mut picked = allocate(queries.len())?;
-        if queries.len().min(items.len()) < sizes.class_table {
-            control.took(|| "bounds by pairs");
-            for query in queries {
-                let others = items.iter().copied().filter(others(*query));
-                let scores = keys.compute_scores(space, *query as usize, others)?;
-                picked.try_push(scores.iter().copied().reduce(pick))?;
+    // In the order of the parts' queries.
+    let mut of_parts = full(space.rows(Side::Query), f64::INFINITY)?;
+    let mut rest = of_parts.as_mut_slice();
+    let outputs = parts.iter().map(|(queries, _)| {
+        let output;
+        (output, rest) = std::mem::take(&mut rest).split_at_mut(queries.len());
+        output
+    });
+    let outputs = collect(outputs)?;
+    each(
+        parts.par_iter().zip(outputs),
+        || Ok(<(Keys, Vec<f64>)>::default()),
+        |(keys, table), ((queries, items), output)| {
+            control.check()?;
+            let others = |query: u32| {
+                let own = own.of(query as usize).map(|own| own as u32);
+                move |item: &u32| Some(*item) != own
+            };
+            if queries.len().min(items.len()) < sizes.class_table {
+                control.took(|| "bounds by pairs");
+                for (query, output) in queries.iter().zip(output) {
+                    let others = items.iter().copied().filter(others(*query));
+                    let scores = keys.compute_scores(space, *query as usize, others)?;
+                    *output = scores.iter().copied().reduce(pick).unwrap_or(f64::INFINITY);
+                }
+            } else {
+                control.took(|| "bounds from tables");
+                table.try_resize(queries.len() * items.len(), 0.0)?;
+                space.score_table(queries, items, table, control)?;
+                let rows = table.chunks(items.len());
+                for ((query, scores), output) in queries.iter().zip(rows).zip(output) {
+                    let is_other = others(*query);
+                    let others = items.iter().zip(scores).filter(|(item, _)| is_other(item));
+                    let picked = others.map(|(_, score)| *score).reduce(pick);
+                    *output = picked.unwrap_or(f64::INFINITY);
+                }
             }
-        } else {
-            control.took(|| "bounds from tables");
-            table.try_resize(queries.len() * items.len(), 0.0)?;
-            space.score_table(queries, items, table, control)?;
-            for (query, scores) in queries.iter().zip(table.chunks(items.len())) {
-                let is_other = others(*query);
-                let others = items.iter().zip(scores).filter(|(item, _)| is_other(item));
-                picked.try_push(others.map(|(_, score)| *score).reduce(pick))?;
-            }
-        }
-        Ok(picked)
-    };
-    let found = collect_each(parts.par_iter().copied(), || Ok(Default::default()), compute)?;
+            Ok(())
+        },
+    )?;
     let mut bounds = full(space.rows(Side::Query), f64::INFINITY)?;
-    for ((queries, _), picked) in parts.iter().zip(found) {
-        let picked = queries.iter().zip(picked);
-        picked.for_each(|(query, score)| bounds[*query as usize] = score.unwrap_or(f64::INFINITY));
-    }
+    let queries = parts.iter().flat_map(|(queries, _)| *queries);
+    queries.zip(&of_parts).for_each(|(query, bound)| bounds[*query as usize] = *bound);
     control.check()?;
     Ok(bounds)
 }

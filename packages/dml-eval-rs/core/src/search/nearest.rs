@@ -1,11 +1,8 @@
 //! Finds exact nearest neighbours, and chooses the way by the data.
 
-use std::sync::Mutex;
-
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::Kernel;
-use crate::memory::try_collect;
 use crate::rows::comparable::Comparable;
 use crate::rows::dense::{Dense, Precision};
 use crate::rows::matrix::{Matrix, Source};
@@ -82,7 +79,8 @@ pub fn knn<'a>(
     own.check(few, items as u64)?;
     control.took(|| "few queries");
     control.add_to_total(few as u64 * items as u64);
-    let mut lists = try_collect((0..few).map(|_| Nearest::new(k).map(Mutex::new)))?;
+    let mut places = Nearest::places(k, few)?;
+    let mut lists = Nearest::lists(k, &mut places)?;
     let space = unread.compare_few(control, |query, first, keys| {
         let own = own.of(query).map(|own| own as u32);
         let mut list = lists[query].lock().expect("no thread panics while it holds the lock");

@@ -4,16 +4,17 @@ use std::mem::swap;
 use std::sync::Mutex;
 
 use rayon::prelude::*;
+use zerocopy::FromZeros;
 
 use crate::control::Control;
 use crate::counting_sort::sort_by_part;
 use crate::error::Result;
-use crate::memory::{Grow, allocate, each};
+use crate::memory::{Grow, collect, each, zeros};
 use crate::rows::keys::Keys;
 
 /// A key and an item as an integer that is smaller if the item is nearer. To compare integers, the
 /// CPU needs no branch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromZeros)]
 pub(super) struct Place(u128);
 
 impl Place {
@@ -58,15 +59,11 @@ pub(super) fn from_descending(integer: u64) -> f64 {
 /// A place after the places of all items.
 const BEYOND: Place = Place(u128::MAX);
 
-/// Drops all but the `k` nearest and returns the k-th nearest, or `BEYOND` if there are fewer than
-/// `k`.
-fn cut(places: &mut Vec<Place>, k: usize) -> Place {
-    if places.len() < k {
-        return BEYOND;
+/// Moves the `k` nearest to the front.
+fn select(places: &mut [Place], k: usize) {
+    if places.len() > k {
+        places.select_nth_unstable(k - 1);
     }
-    let (_, &mut worst, _) = places.select_nth_unstable(k - 1);
-    places.truncate(k);
-    worst
 }
 
 /// The nearest items of a query, nearest first, in the buffers of a thread.
@@ -81,7 +78,8 @@ pub(super) struct Found {
 impl Found {
     /// Sorts the places, and drops all but the `k` nearest.
     pub fn sort(&mut self, k: usize) -> Result<()> {
-        cut(&mut self.places, k);
+        select(&mut self.places, k);
+        self.places.truncate(k);
         sort(&mut self.places, &mut self.spare, &mut self.ends)
     }
 }
@@ -117,30 +115,44 @@ fn sort(places: &mut Vec<Place>, spare: &mut Vec<Place>, ends: &mut Vec<u32>) ->
     Ok(())
 }
 
-/// The k nearest items of a query so far.
-pub(super) struct Nearest {
-    k: usize,
-    places: Vec<Place>,
-    /// The k-th nearest, or `BEYOND` if there are fewer than k.
-    worst: Place,
-    worst_key: f64,
-}
-
 /// The capacity of a list for k items. In a larger list, the threshold would increase later; a
 /// smaller list would be cut more often.
 fn capacity(k: usize) -> usize {
     k + k * 3 / 8 + 4
 }
 
-impl Nearest {
-    pub fn new(k: usize) -> Result<Self> {
-        let places = allocate(capacity(k))?;
-        Ok(Nearest { k, places, worst: BEYOND, worst_key: f64::NEG_INFINITY })
+/// The k nearest items of a query so far.
+pub(super) struct Nearest<'a> {
+    k: usize,
+    /// The first `count` places are those of items.
+    places: &'a mut [Place],
+    count: usize,
+    /// The k-th nearest, or `BEYOND` if there are fewer than k.
+    worst: Place,
+    worst_key: f64,
+}
+
+impl<'a> Nearest<'a> {
+    /// Allocates the places of `count` lists. A single vector is used, because millions of short
+    /// vectors would take seconds to allocate and to free.
+    pub fn places(k: usize, count: usize) -> Result<Vec<Place>> {
+        zeros(count * capacity(k))
+    }
+
+    /// Makes an empty list for k items, in the [`places`](Nearest::places) of one list.
+    pub fn new(k: usize, places: &'a mut [Place]) -> Self {
+        Nearest { k, places, count: 0, worst: BEYOND, worst_key: f64::NEG_INFINITY }
+    }
+
+    /// Makes empty lists for k items each, in the [`places`](Nearest::places) of all.
+    pub fn lists(k: usize, places: &'a mut [Place]) -> Result<Vec<Mutex<Self>>> {
+        let lists = places.chunks_exact_mut(capacity(k));
+        collect(lists.map(|places| Mutex::new(Nearest::new(k, places))))
     }
 
     /// Returns the approximate size of a list in bytes.
     pub fn bytes(k: usize) -> usize {
-        size_of::<Place>() * capacity(k) + size_of::<Nearest>()
+        size_of::<Place>() * capacity(k) + size_of::<Nearest<'_>>()
     }
 
     /// Adds items with keys, except the query itself. Returns whether the k-th nearest is nearer
@@ -156,13 +168,15 @@ impl Nearest {
     }
 
     /// Adds a place.
-    #[expect(clippy::disallowed_methods, reason = "a list that is full is cut")]
     #[inline(always)]
     pub fn insert(&mut self, place: Place) {
         if place < self.worst {
-            self.places.push(place);
-            if self.places.len() == self.places.capacity() {
-                self.worst = cut(&mut self.places, self.k);
+            self.places[self.count] = place;
+            self.count += 1;
+            if self.count == self.places.len() {
+                select(self.places, self.k);
+                self.count = self.k;
+                self.worst = self.places[self.k - 1];
                 self.worst_key = self.worst.key();
             }
         }
@@ -170,8 +184,7 @@ impl Nearest {
 
     /// Removes all items.
     pub fn clear(&mut self) {
-        self.places.clear();
-        (self.worst, self.worst_key) = (BEYOND, f64::NEG_INFINITY);
+        (self.count, self.worst, self.worst_key) = (0, BEYOND, f64::NEG_INFINITY);
     }
 
     /// Returns the k-th nearest, as of the last time that the list was full.
@@ -180,16 +193,18 @@ impl Nearest {
     }
 
     /// Returns the k nearest places in order.
-    pub fn into_sorted(mut self) -> Vec<Place> {
-        cut(&mut self.places, self.k);
-        self.places.sort_unstable();
-        self.places
+    pub fn into_sorted(self) -> &'a [Place] {
+        let places = &mut self.places[..self.count];
+        select(places, self.k);
+        let nearest = self.count.min(self.k);
+        places[..nearest].sort_unstable();
+        &places[..nearest]
     }
 
     /// Moves the items to `found`.
     pub fn finish(&mut self, found: &mut Found) -> Result<()> {
         found.places.clear();
-        found.places.try_extend(self.places.iter().copied())?;
+        found.places.try_extend(self.places[..self.count].iter().copied())?;
         self.clear();
         found.sort(self.k)
     }

@@ -7,7 +7,7 @@ use crate::control::Control;
 use crate::counting_sort::sort_by_part;
 use crate::error::Result;
 use crate::kernel::{Hit, SweepResult};
-use crate::memory::{Grow, collect, try_collect};
+use crate::memory::{Grow, collect};
 use crate::rows::keys::Keys;
 use crate::rows::packing::{ExpectedThreshold, Goal, Packing};
 use crate::rows::space::{Scratch, Space};
@@ -23,12 +23,12 @@ use crate::search::places::{Found, Nearest, Results};
 use crate::side::Side;
 
 /// A search in progress.
-struct Search<'a, 'f> {
+struct Search<'a, 'f, 'm> {
     first_query: usize,
     filter: &'a Filter<'f>,
     guess: Option<&'a Guess>,
     /// The k nearest items per query so far.
-    lists: &'a [Mutex<Nearest>],
+    lists: &'a [Mutex<Nearest<'m>>],
     /// The smallest value per query that is listed, as float32 bits: first the guess, then the
     /// value of the k-th nearest item so far.
     thresholds: Vec<AtomicU32>,
@@ -56,8 +56,8 @@ struct Hits {
     of_query: (Vec<u32>, Keys),
 }
 
-impl Search<'_, '_> {
-    fn list(&self, q: usize) -> MutexGuard<'_, Nearest> {
+impl<'m> Search<'_, '_, 'm> {
+    fn list(&self, q: usize) -> MutexGuard<'_, Nearest<'m>> {
         self.lists[q].lock().expect("no thread panics while it holds the lock")
     }
 
@@ -129,7 +129,7 @@ impl Search<'_, '_> {
     }
 }
 
-impl Observer for Search<'_, '_> {
+impl Observer for Search<'_, '_, '_> {
     /// Where the hits of each row end in the sorted hits; the hits sorted by row; and the pairs.
     type Buffers = (Vec<u32>, Vec<Hit>, Hits);
 
@@ -245,7 +245,8 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
     if batch < queries {
         control.took(|| "neighbours in batches");
     }
-    let mut lists = try_collect((0..batch).map(|_| Nearest::new(k).map(Mutex::new)))?;
+    let mut places = Nearest::places(k, batch)?;
+    let mut lists = Nearest::lists(k, &mut places)?;
     for rows in blocks(0..queries, batch) {
         let least = || collect(rows.clone().map(|_| AtomicU32::new(f32::MIN.to_bits())));
         let search = Search {
@@ -277,7 +278,8 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
                 return Ok(());
             }
             control.took(|| "neighbours of all items");
-            let mut list = Nearest::new(k)?;
+            let mut places = Nearest::places(k, 1)?;
+            let mut list = Nearest::new(k, &mut places);
             add_all(space, query, &filter, &mut list, &mut found.keys)?;
             list.finish(found)
         };

@@ -15,15 +15,15 @@ use crate::screen::traverse::{Observer, Task, traverse_triangle};
 use crate::search::places::{Nearest, Place};
 use crate::side::Side;
 
-struct Search<'a, S> {
+struct Search<'a, 'm, S> {
     space: &'a S,
     /// The most similar pairs so far.
-    best: Mutex<Nearest>,
+    best: Mutex<Nearest<'m>>,
     /// The bits of the value that a pair must reach to be listed.
     lowest: AtomicU64,
 }
 
-impl<S: Space> Observer for Search<'_, S> {
+impl<S: Space> Observer for Search<'_, '_, S> {
     /// A thread's buffers: pairs (i, j), and their scores.
     type Buffers = (Vec<(u32, u32)>, Vec<f64>);
 
@@ -101,7 +101,8 @@ pub fn top_pairs<S: Comparable>(
     };
     let packing = space.packing(&Goal { pairs: all, thresholds: &thresholds }, control)?;
     control.add_to_total(all);
-    let best = Mutex::new(Nearest::new(n)?);
+    let mut places = Nearest::places(n, 1)?;
+    let best = Mutex::new(Nearest::new(n, &mut places));
     let search = Search { space, best, lowest: AtomicU64::new(f64::MIN.to_bits()) };
     traverse_triangle(space, &packing, &search, 0..rows, 0..rows, control)?;
     let best = search.best.into_inner().expect("no thread panics while it holds the lock");

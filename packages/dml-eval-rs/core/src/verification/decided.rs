@@ -232,6 +232,7 @@ impl Decider<'_, '_> {
         for (((search, open), observed), unlisted) in
             self.searches.iter().zip(&self.open).zip(&self.observed).zip(unlisted)
         {
+            self.control.check()?;
             let above_all: u64 = unlisted.iter().map(|above| u64::from(*above)).sum();
             let (low, high) = search.inner;
             let mut above =
