@@ -2,11 +2,9 @@
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::rows::keys::Keys;
 use crate::rows::space::Space;
-use crate::screen::tiling::blocks;
 use crate::search::filter::Filter;
-use crate::search::places::{Nearest, Results};
+use crate::search::places::{Found, Nearest, Results};
 use crate::side::Side;
 
 /// Finds the `k` nearest of the allowed items per query, by computing the keys of all allowed
@@ -18,33 +16,31 @@ pub(super) fn nearest_allowed<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
     control: &Control,
     mut results: Results<'_, T, F>,
 ) -> Result<()> {
-    let (k, queries) = (results.k, space.rows(Side::Query));
     control.add_to_total(pairs);
-    let batch = (control.sizes().candidate_bytes / Nearest::bytes(k)).clamp(1, queries);
-    let mut places = Nearest::places(k, batch)?;
-    let mut lists = Nearest::lists(k, &mut places)?;
-    for rows in blocks(0..queries, batch) {
-        results.store(rows.start, &mut lists[..rows.len()], control, |query, list, found| {
-            add_all(space, query, &filter, list, &mut found.keys)?;
-            control.advance(filter.allowed.map_or(0, |allowed| allowed.of(query).len() as u64));
-            list.finish(found)
-        })?;
-    }
-    Ok(())
+    let k = results.k;
+    results.store(0..space.rows(Side::Query), control, |query, found| {
+        find_all(space, query, &filter, k, found)?;
+        control.advance(filter.allowed.map_or(0, |allowed| allowed.of(query).len() as u64));
+        Ok(())
+    })
 }
 
-/// Compares a query with all items that the filter allows, and lists the nearest.
-pub(super) fn add_all<S: Space>(
+/// Finds the `k` nearest items of a query by comparing it with all items that the filter allows.
+pub(super) fn find_all<S: Space>(
     space: &S,
     query: usize,
     filter: &Filter<'_>,
-    list: &mut Nearest<'_>,
-    keys: &mut Keys,
+    k: usize,
+    found: &mut Found,
 ) -> Result<()> {
+    let mut places = Nearest::places(k, 1)?;
+    let mut list = Nearest::new(k, &mut places);
+    let keys = &mut found.keys;
     filter.visit(query, space.rows(Side::Gallery), |items| {
         filter.drop_beyond(space, query, items, keys)?;
         keys.compute(space, query, items.iter().copied())?;
         list.add(keys.with_items(), None);
         Ok(())
-    })
+    })?;
+    list.finish(found)
 }

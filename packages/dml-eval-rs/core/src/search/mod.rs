@@ -1,5 +1,6 @@
 //! Searches a gallery.
 
+mod candidates;
 pub(crate) mod filter;
 mod from_allowed;
 mod from_tables;

@@ -10,7 +10,7 @@ use crate::rows::similarity::Similarity;
 use crate::search::filter::Filter;
 use crate::search::from_allowed::nearest_allowed;
 use crate::search::from_tables::nearest_from_tables;
-use crate::search::places::{Nearest, Results};
+use crate::search::places::{Nearest, Results, lock};
 use crate::search::screened::nearest_screened;
 use crate::side::Side;
 
@@ -80,10 +80,10 @@ pub fn knn<'a>(
     control.took(|| "few queries");
     control.add_to_total(few as u64 * items as u64);
     let mut places = Nearest::places(k, few)?;
-    let mut lists = Nearest::lists(k, &mut places)?;
+    let lists = Nearest::lists(k, &mut places)?;
     let space = unread.compare_few(control, |query, first, keys| {
         let own = own.of(query).map(|own| own as u32);
-        let mut list = lists[query].lock().expect("no thread panics while it holds the lock");
+        let mut list = lock(&lists[query]);
         list.add((first as u32..).zip(keys.iter().copied()), own);
     })?;
     let mut results = Results {
@@ -92,7 +92,7 @@ pub fn knn<'a>(
         scores: similarities,
         indices,
     };
-    results.store(0, &mut lists, control, |_, list, found| list.finish(found))
+    results.store(0..few, control, |query, found| lock(&lists[query]).finish(found))
 }
 
 /// Whether tables of keys are faster than a screen, as measured in

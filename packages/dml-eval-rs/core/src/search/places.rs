@@ -1,7 +1,8 @@
 //! Sorts keys and items from near to far, keeps the nearest, and stores results.
 
 use std::mem::swap;
-use std::sync::Mutex;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard};
 
 use rayon::prelude::*;
 use zerocopy::FromZeros;
@@ -11,6 +12,7 @@ use crate::counting_sort::sort_by_part;
 use crate::error::Result;
 use crate::memory::{Grow, collect, each, zeros};
 use crate::rows::keys::Keys;
+use crate::search::candidates::Candidates;
 
 /// A key and an item as an integer that is smaller if the item is nearer. To compare integers, the
 /// CPU needs no branch.
@@ -66,11 +68,15 @@ fn select(places: &mut [Place], k: usize) {
     }
 }
 
+/// Fewer places are sorted directly.
+const MANY: usize = 64;
+
 /// The nearest items of a query, nearest first, in the buffers of a thread.
 #[derive(Default)]
 pub(super) struct Found {
     pub places: Vec<Place>,
     pub keys: Keys,
+    pub candidates: Candidates,
     spare: Vec<Place>,
     ends: Vec<u32>,
 }
@@ -78,6 +84,11 @@ pub(super) struct Found {
 impl Found {
     /// Sorts the places, and drops all but the `k` nearest.
     pub fn sort(&mut self, k: usize) -> Result<()> {
+        if self.places.len() < MANY {
+            self.places.sort_unstable();
+            self.places.truncate(k);
+            return Ok(());
+        }
         select(&mut self.places, k);
         self.places.truncate(k);
         sort(&mut self.places, &mut self.spare, &mut self.ends)
@@ -87,8 +98,6 @@ impl Found {
 /// Sorts the places. Many places are first distributed over parts of the key range, as many
 /// parts as places, so most are small.
 fn sort(places: &mut Vec<Place>, spare: &mut Vec<Place>, ends: &mut Vec<u32>) -> Result<()> {
-    /// Fewer places are sorted directly.
-    const MANY: usize = 64;
     /// The width of the range, relative to the mean key minus the least key. All nearer places
     /// belong to the first part.
     const RANGE: f64 = 4.0;
@@ -201,13 +210,24 @@ impl<'a> Nearest<'a> {
         &places[..nearest]
     }
 
-    /// Moves the items to `found`.
-    pub fn finish(&mut self, found: &mut Found) -> Result<()> {
+    /// Moves the items to `found`, in no order.
+    pub fn move_to(&mut self, found: &mut Found) -> Result<()> {
         found.places.clear();
         found.places.try_extend(self.places[..self.count].iter().copied())?;
         self.clear();
+        Ok(())
+    }
+
+    /// Moves the nearest items to `found`, nearest first.
+    pub fn finish(&mut self, found: &mut Found) -> Result<()> {
+        self.move_to(found)?;
         found.sort(self.k)
     }
+}
+
+/// Locks a list.
+pub(super) fn lock<'l, 'm>(list: &'l Mutex<Nearest<'m>>) -> MutexGuard<'l, Nearest<'m>> {
+    list.lock().expect("no thread panics while it holds the lock")
 }
 
 /// The output of a search: k scores and indices per query. `score` is used to compute a score from
@@ -220,28 +240,24 @@ pub(crate) struct Results<'a, T, F> {
 }
 
 impl<T: Send, F: Fn(usize, f64) -> T + Sync> Results<'_, T, F> {
-    /// Stores the nearest items for the queries that begin with `first`. `finish` must move the
-    /// items of a query from the list.
-    pub(super) fn store<L: Send>(
+    /// Stores the nearest items for `queries`. `find` must find the items of a query.
+    pub(super) fn store(
         &mut self,
-        first: usize,
-        lists: &mut [Mutex<L>],
+        queries: Range<usize>,
         control: &Control,
-        finish: impl Fn(usize, &mut L, &mut Found) -> Result<()> + Sync + Send,
+        find: impl Fn(usize, &mut Found) -> Result<()> + Sync + Send,
     ) -> Result<()> {
         let (k, score) = (self.k, &self.score);
-        let out = self.scores[first * k..]
-            .par_chunks_mut(k)
-            .zip(self.indices[first * k..].par_chunks_mut(k));
+        let entries = queries.start * k..queries.end * k;
+        let scores = self.scores[entries.clone()].par_chunks_mut(k);
         each(
-            lists.par_iter_mut().zip(out).enumerate(),
+            queries.into_par_iter().zip(scores).zip(self.indices[entries].par_chunks_mut(k)),
             || Ok(Found::default()),
-            |found, (q, (list, (scores, indices)))| {
-                let list = list.get_mut().expect("no thread panics while it holds the lock");
-                finish(first + q, list, found)?;
+            |found, ((query, scores), indices)| {
+                find(query, found)?;
                 indices[found.places.len()..].fill(-1);
                 for ((out, index), place) in scores.iter_mut().zip(indices).zip(&found.places) {
-                    *out = score(first + q, place.key());
+                    *out = score(query, place.key());
                     *index = i64::from(place.item());
                 }
                 control.check()

@@ -18,8 +18,8 @@ use crate::screen::rounding::round_down;
 use crate::screen::tiling::blocks;
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
 use crate::search::filter::Filter;
-use crate::search::from_allowed::add_all;
-use crate::search::places::{Found, Nearest, Results};
+use crate::search::from_allowed::find_all;
+use crate::search::places::{Found, Nearest, Results, lock};
 use crate::side::Side;
 
 /// A search in progress.
@@ -58,7 +58,7 @@ struct Hits {
 
 impl<'m> Search<'_, '_, 'm> {
     fn list(&self, q: usize) -> MutexGuard<'_, Nearest<'m>> {
-        self.lists[q].lock().expect("no thread panics while it holds the lock")
+        lock(&self.lists[q])
     }
 
     fn set_threshold(&self, q: usize, threshold: f32) {
@@ -246,7 +246,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
         control.took(|| "neighbours in batches");
     }
     let mut places = Nearest::places(k, batch)?;
-    let mut lists = Nearest::lists(k, &mut places)?;
+    let lists = Nearest::lists(k, &mut places)?;
     for rows in blocks(0..queries, batch) {
         let least = || collect(rows.clone().map(|_| AtomicU32::new(f32::MIN.to_bits())));
         let search = Search {
@@ -278,16 +278,14 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
                 return Ok(());
             }
             control.took(|| "neighbours of all items");
-            let mut places = Nearest::places(k, 1)?;
-            let mut list = Nearest::new(k, &mut places);
-            add_all(space, query, &filter, &mut list, &mut found.keys)?;
-            list.finish(found)
+            find_all(space, query, &filter, k, found)
         };
-        let lists = &mut lists[..rows.len()];
-        results.store(rows.start, lists, control, |query, list, found| {
+        results.store(rows.clone(), control, |query, found| {
             found.keys.compute(space, query, own(query).into_iter())?;
+            let mut list = lock(&lists[query - rows.start]);
             list.add(found.keys.with_items(), None);
             list.finish(found)?;
+            drop(list);
             complete(query, found)
         })?;
     }
