@@ -183,7 +183,7 @@ def test_float64_of_any_magnitude_is_ranked_as_a_full_sort_ranks_it(
     k = data.draw(st.integers(1, len(y)))
     nearest = reference.nearest(x, y, k, similarity, False)[1]
     for kernel in KERNELS:
-        with trial(kernel=kernel, screen=screen, few_queries=0, few_items=0, **how):
+        with trial(kernel=kernel, screen=screen, few_queries=0, table_items=0, **how):
             (columns,) = count(x, y, relation, metrics=STANDARD, similarity=similarity)
             _, indices = _native.knn(x, y, k, similarity=similarity, exclude_self=False)
         assert_same(columns, expected, kernel)
@@ -217,7 +217,7 @@ def test_the_first_of_many_equal_rows_are_found(values: int) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(values, 24)).astype(np.float32)[rng.integers(values, size=400)]
     _, order = reference.nearest(x, x, 20, "dot", True)
-    sizes = {"few_items": 0, "few_queries": 0, "directions": 0, "block_bytes": 4000}
+    sizes = {"table_items": 0, "few_queries": 0, "directions": 0, "block_bytes": 4000}
     with trial(**sizes, task_row_panels=2, task_column_panels=1):
         _, found = knn(x, None, 20, similarity="dot", exclude_self=True)
     np.testing.assert_array_equal(found, order)
@@ -234,7 +234,7 @@ def test_neighbours_are_those_of_a_full_sort(
     items = queries if gallery is None else gallery
     k = data.draw(st.integers(1, len(items) - exclude_self))
     how: dict[str, Any] = {
-        "few_items": data.draw(st.sampled_from([0, 512])),
+        "table_items": data.draw(st.sampled_from([0, 512])),
         "few_queries": data.draw(st.sampled_from([0, 2**40])),
     }
     if similarity != "hamming":
@@ -276,7 +276,7 @@ def test_prefixes_of_rows_with_few_long_directions_change_no_bit(
         results = set()
         for directions in (0, None, 7, 96):
             with trial(
-                kernel=kernel, screen=screen, directions=directions, few_queries=0, few_items=0
+                kernel=kernel, screen=screen, directions=directions, few_queries=0, table_items=0
             ):
                 (found,) = count(
                     x, None, Relation(labels=labels), similarity=similarity, metrics=STANDARD
@@ -300,7 +300,7 @@ def test_a_translation_of_both_sides_changes_no_neighbour() -> None:
         (0.0, 1.0, 64.0, 4096.0), KERNELS, (None, 0, 4, 24), screens
     ):
         directions, screen = how
-        with trial(kernel=kernel, screen=screen, directions=directions, few_queries=0, few_items=0):
+        with trial(kernel=kernel, screen=screen, directions=directions, few_queries=0, table_items=0):
             moved = queries + np.float32(offset), gallery + np.float32(offset)
             scores, indices = _native.knn(*moved, 3, similarity="euclidean", exclude_self=False)
         assert indices.tolist() == expected[1], (offset, kernel, how)
@@ -324,7 +324,7 @@ def test_every_kernel_screen_and_thread_count_gives_the_same_bits(
     results = set()
     options: dict[str, Any] = {"similarity": similarity, "metrics": metrics}
     for kernel, screen, threads in itertools.product(KERNELS, ("float32", "16-bit"), (1, 2, 3)):
-        with trial(kernel=kernel, screen=screen, few_queries=0, few_items=0):
+        with trial(kernel=kernel, screen=screen, few_queries=0, table_items=0):
             (found,) = count(x, None, Relation(labels=labels), threads=threads, **options)
         results.add(bits_of(found))
     assert len(results) == 1

@@ -47,7 +47,7 @@ def test_neighbours_are_those_of_python_integers(
     dtype: Any, similarity: Any, dim: int, seed: int, screen: tuple[str, str], few_queries: int
 ) -> None:
     gallery, queries = rows(dtype, 40, dim, seed), rows(dtype, 5, dim, seed + 1)
-    with trial(kernel=screen[0], screen=screen[1], few_items=0, few_queries=few_queries):
+    with trial(kernel=screen[0], screen=screen[1], table_items=0, few_queries=few_queries):
         scores, found = knn(queries, gallery, 7, similarity=similarity)
         offsets, ranged, _ = range_search(
             queries, gallery, float(scores[0, 3]), similarity=similarity
@@ -80,17 +80,14 @@ def test_bytes_in_place_have_the_bits_of_float32_copies(
     gallery, queries = rows(dtype, 60, dim, seed), rows(np.int8, 5, dim, seed + 1).astype(other)
     if similarity == "cosine":
         gallery[:, 0], queries[:, 0] = 1, 1
-    sizes = {"few_items": 0, "few_queries": few_queries, "directions": 0}
+    sizes = {"table_items": tables, "few_queries": few_queries, "directions": 0}
     both: dict[Any, list[np.ndarray]] = {}
     for kind in ("bytes", "float32"):
         q, g = (queries, gallery)
         if kind == "float32":
             q, g = q.astype(np.float32), g.astype(np.float32)
         options: Any = {"similarity": similarity, "exclude": np.array([3, -1, 7, 7, 59])}
-        with trial(
-            kernel=screen[0], screen=screen[1], table_neighbours=tables,
-            **sizes,
-        ):  # fmt: skip
+        with trial(kernel=screen[0], screen=screen[1], **sizes):
             found = knn(q, g, 11, **options)
             own = knn(g, None, 3, similarity=similarity)
             strided = knn(q[:, ::2], g[::2, ::2], 4, similarity=similarity)
@@ -107,7 +104,7 @@ def test_sums_of_the_widest_extreme_rows_are_exact(similarity: Any, dim: int, ke
     x = np.zeros((40, dim), np.uint8)
     x[:20], x[20, :-1], x[21:30, 0] = 255, 255, np.arange(1, 10)
     y = np.full((2, dim), -128, np.int8)
-    with trial(kernel=kernel, few_items=0, few_queries=0, directions=0):
+    with trial(kernel=kernel, table_items=0, few_queries=0, directions=0):
         scores, found = knn(y, x, 40, similarity=similarity)
     wide = x.astype(np.int64)
     keys = -((wide + 128) ** 2).sum(1) if similarity == "euclidean" else -128 * wide.sum(1)

@@ -252,7 +252,7 @@ class TestSearches:
             for sizes in (
                 {"directions": 0},
                 {"directions": 30},
-                {"table_neighbours": 0},
+                {"table_items": 2**40},
                 {"few_queries": 2**40},
             ):
                 with trial(kernel=kernel, **sizes):
@@ -359,7 +359,7 @@ def test_each_row_of_a_clustering_is_in_the_cluster_of_its_nearest_centroid(rows
     nearest = ours.knn(rows.x, found.centroids, 1, similarity="euclidean")[1]
     assert found.labels.tolist() == nearest[:, 0].tolist()
     for kernel in _native.kernels():
-        with trial(kernel=kernel, table_neighbours=0, items_per_table_neighbour=2**40):
+        with trial(kernel=kernel, table_items=2**40):
             again = ours.kmeans(rows.x, 60, seed=3)
         assert again.labels.tobytes() == found.labels.tobytes()
         assert again.centroids.tobytes() == found.centroids.tobytes()

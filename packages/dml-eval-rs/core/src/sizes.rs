@@ -92,12 +92,12 @@ sizes! {
     /// The approximate maximum bytes of a search's lists in memory, unless each pair of an array is
     /// compared once: this needs the lists of all queries.
     candidate_bytes: 64 << 20;
-    /// The minimum number of neighbours to use tables of keys.
-    table_neighbours: 32;
-    /// Tables of keys are only used for at least one neighbour per this number of gallery items.
-    items_per_table_neighbour: 5;
+    /// The k nearest neighbours come from tables of keys if the gallery contains at most this
+    /// number of items, times 2 + k^(2/3).
+    table_items: 72;
     /// The sample used to find thresholds contains at most one gallery item per this number of
-    /// items.
+    /// items, but at least a panel if this is at most half of the gallery. If this size is 0,
+    /// thresholds are not guessed.
     guess_spacing: 8;
     /// Scales the number of sampled values above a guess, in percent. At 100, few guesses are too
     /// high.
@@ -110,9 +110,6 @@ sizes! {
     items_per_allowed: 64;
     /// Up to this number of queries, gallery rows are compared in place instead of being packed.
     few_queries: 20;
-    /// With at most this number of items in the gallery, neighbours always come from tables of
-    /// keys.
-    few_items: 128;
     /// The maximum bytes that a search from tables uses to store the nearest items found so far.
     nearest_bytes: 48 << 20;
     /// The items per cell, in whole panels.

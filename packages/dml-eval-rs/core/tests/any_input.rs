@@ -96,7 +96,7 @@ fn options(metrics: &[Metric]) -> EvaluateOptions {
 }
 
 fn with(many_positives: Option<usize>, directions: Option<usize>) -> Control {
-    Control::traced(Sizes { many_positives, directions, few_items: 0, ..Sizes::default() })
+    Control::traced(Sizes { many_positives, directions, table_items: 0, ..Sizes::default() })
 }
 
 /// From this number of positives on, all keys of a query are computed: always, from 8 on, or never.

@@ -705,15 +705,15 @@ fn cases() -> Vec<Case> {
     add("evaluate in parts by tables", Box::new(|run| parts(run, TABLED)));
     add(
         "knn",
-        Box::new(|run| nearest_floats(run, &[("few_items", 0), ("few_queries", 0)], 9, ROWS)),
+        Box::new(|run| nearest_floats(run, &[("table_items", 0), ("few_queries", 0)], 9, ROWS)),
     );
     add(
         "knn along directions",
-        Box::new(|run| nearest_floats(run, &[("few_items", 0), ("directions", 32)], 3, ROWS)),
+        Box::new(|run| nearest_floats(run, &[("table_items", 0), ("directions", 32)], 3, ROWS)),
     );
     add("knn by tables", Box::new(|run| nearest_floats(run, &[("table_keys", 4000)], 150, ROWS)));
     add("knn of few queries", Box::new(|run| nearest_floats(run, &[], 5, 20)));
-    add("nearest codes", Box::new(|run| nearest_codes(run, &[("few_items", 0)], 9)));
+    add("nearest codes", Box::new(|run| nearest_codes(run, &[("table_items", 0)], 9)));
     add("nearest codes by tables", Box::new(|run| nearest_codes(run, &[], 150)));
     add("hard negatives", Box::new(|run| hard(run, &[], None, None)));
     add("allowed hard negatives", Box::new(|run| hard(run, &[], None, Some(ALLOWED))));

@@ -25,10 +25,10 @@ _PARTS = {
     "table_queries": 7, "table_keys": 20, "table_query_words": 1, "table_item_words": 1,
     "class_table": 2,
 }  # fmt: skip
-_SCREEN = {"many_positives": NEVER, "table_neighbours": NEVER, "few_queries": 0, "few_items": 0}
+_SCREEN = {"many_positives": NEVER, "few_queries": 0, "table_items": 0}
 _GUESSED = {"directions": 0, "guess_spacing": 1}
 _GUESSED_RANKS = {"guess_spacing": 1, "counted_brackets": 0, "sampled_per_listed": NEVER}
-_TABLES = {"table_neighbours": 0, "items_per_table_neighbour": NEVER, "few_queries": 0}
+_TABLES = {"table_items": NEVER, "few_queries": 0}
 
 EVALUATION_WAYS: dict[str, dict[str, int]] = {
     "whole rows": {**_SCREEN, **_WHOLE, "class_table": NEVER},
@@ -77,7 +77,7 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
     "rounding, no sample": {
         **_SCREEN,
         **_ROUNDING,
-        "guess_spacing": NEVER,
+        "guess_spacing": 0,
         **_FEW_LISTS,
     },
     "whole rows in blocks": {**_SCREEN, **_WHOLE, "guess_spacing": 1, "block_bytes": 1},
@@ -88,7 +88,7 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
         **_FEW_LISTS,
     },
     "directions": {**_SCREEN, **_ALONG, "guess_spacing": 1},
-    "skipping": {**_SCREEN, **_SKIPPING, "guess_spacing": NEVER},
+    "skipping": {**_SCREEN, **_SKIPPING, "guess_spacing": 0},
     "skipping from cells": {**_SCREEN, **_SKIPPING, "guess_spacing": 1, "cell_items": 16},
     "skipping in batches": {
         **_SCREEN,
@@ -97,7 +97,7 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
         "range_queries": 9,
         **_FEW_LISTS,
     },
-    "few directions": {**_SCREEN, **_FEW, "guess_spacing": NEVER, **_FEW_LISTS},
+    "few directions": {**_SCREEN, **_FEW, "guess_spacing": 0, **_FEW_LISTS},
     "guessed": {**_SCREEN, **_GUESSED},
     "guessed too low": {**_SCREEN, **_GUESSED, "guess_percent": 10_000, **_FEW_LISTS},
     "guessed too high": {**_SCREEN, **_GUESSED, "guess_percent": 0, "block_bytes": 1},
@@ -131,15 +131,13 @@ SIZES: dict[str, list[int | None]] = {
     "table_keys": [1, 60, None], "table_queries": [1, 7, None],
     "value_queries": [0, None], "items_per_open_value": [0, 4, NEVER],
     "table_query_words": [1, 400, None], "table_item_words": [1, 400, None],
-    "table_neighbours": [0, 3, NEVER],
-    "items_per_table_neighbour": [NEVER, None],
-    "guess_spacing": [1, 2, None], "sampled_per_listed": [0, None, NEVER],
+    "guess_spacing": [0, 1, 2, None], "sampled_per_listed": [0, None, NEVER],
     "guess_percent": [0, 60, 10_000, None], "nearest_bytes": [1, None],
     "candidate_bytes": [1, 9000, None],
     "cell_items": [1, 32, None], "range_queries": [1, 9, None],
     "verify_sample": [1, 80, None], "verify_listed": [20, 60, None], "distance_table": [1, 9, None],
     "slot_part": [1, 30, None], "slot_list": [1, 100, None],
-    "narrow_panel_words": [1, None], "few_queries": [0, NEVER], "few_items": [0, 40, None],
+    "narrow_panel_words": [1, None], "few_queries": [0, NEVER], "table_items": [0, 20, None],
     "items_per_allowed": [0, 2, NEVER],
 }  # fmt: skip
 KINDS = ("decaying", "subspace", "offset", "clusters", "duplicates", "isotropic", "shuffled")

@@ -107,7 +107,9 @@ impl Guess {
             let enough = SAMPLED_PER_ROOT * (items as f64 * k as f64).cbrt();
             (SAMPLED_NEIGHBOURS * items / k).min(enough as usize)
         };
-        let count = wanted.min(items / sizes.guess_spacing.max(1)) / width;
+        let Some(spaced) = items.checked_div(sizes.guess_spacing) else { return Ok(None) };
+        // In a small gallery, most items would be listed without a guess.
+        let count = wanted.min(spaced.max(width.min(items / 2))) / width;
         let groups = if is_prefix {
             (2 * k).div_ceil(width)
         } else {

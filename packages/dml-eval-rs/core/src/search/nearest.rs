@@ -98,7 +98,5 @@ pub fn knn<'a>(
 /// Whether tables of keys are faster than a screen, as measured in
 /// docs/internals/evaluator-speed.md.
 fn prefers_tables(k: usize, gallery: usize, control: &Control) -> bool {
-    let sizes = control.sizes();
-    gallery <= sizes.few_items
-        || k >= sizes.table_neighbours.max(gallery / sizes.items_per_table_neighbour)
+    gallery as f64 <= control.sizes().table_items as f64 * (2.0 + (k as f64).powi(2).cbrt())
 }
