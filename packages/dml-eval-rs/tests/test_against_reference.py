@@ -300,7 +300,9 @@ def test_a_translation_of_both_sides_changes_no_neighbour() -> None:
         (0.0, 1.0, 64.0, 4096.0), KERNELS, (None, 0, 4, 24), screens
     ):
         directions, screen = how
-        with trial(kernel=kernel, screen=screen, directions=directions, few_queries=0, table_items=0):
+        with trial(
+            kernel=kernel, screen=screen, directions=directions, few_queries=0, table_items=0
+        ):
             moved = queries + np.float32(offset), gallery + np.float32(offset)
             scores, indices = _native.knn(*moved, 3, similarity="euclidean", exclude_self=False)
         assert indices.tolist() == expected[1], (offset, kernel, how)

@@ -26,6 +26,9 @@ from eval_support.trial import trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dml_eval_rs._native as _native
+from dml_eval_rs import hard_negatives, knn
+
 FAMILIES: dict[str, tuple[Mapping[str, Any], Mapping[str, dict[str, int]], int]] = {
     "evaluate": (EVALUATIONS, EVALUATION_WAYS, 100),
     "search": (SEARCHES, SEARCH_WAYS, 150),
@@ -310,3 +313,22 @@ def test_drawn_paths_data_and_options_agree_with_the_reference(data: Any) -> Non
     drawn = {size: data.draw(st.sampled_from(choices)) for size, choices in SIZES.items()}
     with trial(kernel=kernel, screen=screen, **drawn):
         assert_agrees(case, f"{name}, {kernel}, {screen}, {drawn}")
+
+
+@pytest.mark.parametrize("kernel", _native.kernels())
+def test_small_galleries_are_searched_in_tables_or_from_guesses(kernel: str) -> None:
+    x = np.random.default_rng(0).normal(size=(600, 32)).astype(np.float32)
+    labels = np.arange(600) % 3
+    small = {"gallery": x[:150], "gallery_labels": labels[:150]}
+    calls: dict[str, list[Callable[[], object]]] = {
+        "neighbours from tables": [lambda: knn(x, x[:450], 10), lambda: knn(x, x[:200], 1)],
+        "thresholds guessed": [
+            lambda: knn(x, x[:500], 10),
+            lambda: hard_negatives(x, labels, 10, **small),
+        ],
+    }
+    for path, of_path in calls.items():
+        for call in of_path:
+            with trial(kernel=kernel) as taken:
+                call()
+            assert taken[path], (path, taken)
