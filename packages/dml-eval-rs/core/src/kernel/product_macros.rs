@@ -131,16 +131,14 @@ macro_rules! comparison {
                         let of_columns = v::load_floats(least.1.as_ptr().add(v::LANES * vector));
                         v::floats_below(most, v::min(v::floats(row_least[r]), of_columns))
                     };
-                    let mut all_below = below(0, 0);
-                    for part in 1..ROWS * VECTORS {
-                        all_below = v::and(all_below, below(part / VECTORS, part % VECTORS));
-                    }
                     *parts = 0;
-                    if !v::are_all(all_below) {
-                        for part in 0..ROWS * VECTORS {
-                            let is_reached = !v::are_all(below(part / VECTORS, part % VECTORS));
-                            *parts |= Parts::from(is_reached) << part;
+                    for r in 0..ROWS {
+                        for vector in 0..VECTORS {
+                            let is_reached = !v::are_all(below(r, vector));
+                            *parts |= Parts::from(is_reached) << (r * VECTORS + vector);
                         }
+                    }
+                    if *parts != 0 {
                         cost += cost_or_whole(parts, ROWS * VECTORS);
                     }
                 }
