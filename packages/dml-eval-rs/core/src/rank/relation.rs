@@ -14,7 +14,7 @@ use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// Tells how an item relates to a query. The integers are those of `DistanceRanker`'s marks.
+/// Tells how an item relates to a query. `DistanceRanker` uses the integers as marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Negative = 0,

@@ -90,9 +90,7 @@ impl<'s, 'a> DenseValues<'s, 'a> {
                     let (tile, sums, chunk) = (next(), next(), next());
                     for (c, start) in range.clone().step_by(width).enumerate() {
                         let columns = start..(start + width).min(range.end);
-                        if control.is_cancelled() {
-                            return Ok(());
-                        }
+                        control.check()?;
                         for (r, lines) in values.chunks_mut(height * number).enumerate() {
                             let row_panel = rows.panels.panel(first * group + r);
                             self.multiply((row_panel, items.panels.panel(c)), tile, (sums, chunk));

@@ -68,7 +68,6 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
     {
         let query_panels = pack(Side::Query, block_queries, height)?;
         for (b, block_items) in items.chunks(item_block).enumerate() {
-            control.check()?;
             let item_panels = pack(Side::Gallery, block_items, width)?;
             each(
                 keys.par_chunks_mut(together * height * items.len()).enumerate(),

@@ -13,7 +13,7 @@ pub(super) struct Candidates {
 }
 
 impl Candidates {
-    /// Finds the items, with keys, that may be among the `k` nearest if one item is left out.
+    /// Finds the items, with keys, that may be among the `k` nearest if one item is excluded.
     /// `keys` are the keys of the items from `first`.
     pub fn find<'b>(
         &'b mut self,

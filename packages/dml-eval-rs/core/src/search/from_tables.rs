@@ -1,4 +1,5 @@
-//! Finds nearest neighbours from tables of keys, to be used when k is a large share of the gallery.
+//! Finds nearest neighbours from tables of keys, to be used when the gallery is small or k is a
+//! large share of it.
 //!
 //! A screen would rule out few items, and computing the remaining keys one by one costs more than
 //! computing a table.

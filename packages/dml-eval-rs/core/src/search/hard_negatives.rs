@@ -1,11 +1,13 @@
 //! Finds hard negatives: the nearest items with different labels, optionally only items that are
 //! less similar than a positive.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
-use crate::memory::{Grow, collect, each, full};
+use crate::memory::{Grow, collect, each};
 use crate::rows::classes::Classes;
 use crate::rows::comparable::Comparable;
 use crate::rows::keys::Keys;
@@ -119,6 +121,9 @@ pub fn hard_negatives<S: Comparable>(
     nearest(space, k, filter, control, |query, key| space.report(query, key), reported, indices)
 }
 
+/// The bound of a query without positives.
+const UNBOUNDED: f64 = f64::INFINITY;
+
 /// Picks a score per query, or infinity if there is none. Each part consists of queries and the
 /// items that match these, besides the queries themselves. Small parts are computed pair by pair,
 /// large parts from tables.
@@ -130,19 +135,13 @@ fn positive_scores<S: Comparable>(
     control: &Control,
 ) -> Result<Vec<f64>> {
     let sizes = control.sizes();
-    // In the order of the parts' queries.
-    let mut of_parts = full(space.rows(Side::Query), f64::INFINITY)?;
-    let mut rest = of_parts.as_mut_slice();
-    let outputs = parts.iter().map(|(queries, _)| {
-        let output;
-        (output, rest) = std::mem::take(&mut rest).split_at_mut(queries.len());
-        output
-    });
-    let outputs = collect(outputs)?;
+    let bounds =
+        collect((0..space.rows(Side::Query)).map(|_| AtomicU64::new(UNBOUNDED.to_bits())))?;
+    let set = |query: u32, score: f64| bounds[query as usize].store(score.to_bits(), Relaxed);
     each(
-        parts.par_iter().zip(outputs),
+        parts.into_par_iter(),
         || Ok(<(Keys, Vec<f64>)>::default()),
-        |(keys, table), ((queries, items), output)| {
+        |(keys, table), (queries, items)| {
             control.check()?;
             let others = |query: u32| {
                 let own = own.of(query as usize).map(|own| own as u32);
@@ -150,29 +149,26 @@ fn positive_scores<S: Comparable>(
             };
             if queries.len().min(items.len()) < sizes.class_table {
                 control.took(|| "bounds by pairs");
-                for (query, output) in queries.iter().zip(output) {
+                for query in queries {
                     let others = items.iter().copied().filter(others(*query));
                     let scores = keys.compute_scores(space, *query as usize, others)?;
-                    *output = scores.iter().copied().reduce(pick).unwrap_or(f64::INFINITY);
+                    set(*query, scores.iter().copied().reduce(pick).unwrap_or(UNBOUNDED));
                 }
             } else {
                 control.took(|| "bounds from tables");
                 table.try_resize(queries.len() * items.len(), 0.0)?;
                 space.score_table(queries, items, table, control)?;
                 let rows = table.chunks(items.len());
-                for ((query, scores), output) in queries.iter().zip(rows).zip(output) {
+                for (query, scores) in queries.iter().zip(rows) {
                     let is_other = others(*query);
                     let others = items.iter().zip(scores).filter(|(item, _)| is_other(item));
                     let picked = others.map(|(_, score)| *score).reduce(pick);
-                    *output = picked.unwrap_or(f64::INFINITY);
+                    set(*query, picked.unwrap_or(UNBOUNDED));
                 }
             }
             Ok(())
         },
     )?;
-    let mut bounds = full(space.rows(Side::Query), f64::INFINITY)?;
-    let queries = parts.iter().flat_map(|(queries, _)| *queries);
-    queries.zip(&of_parts).for_each(|(query, bound)| bounds[*query as usize] = *bound);
     control.check()?;
-    Ok(bounds)
+    collect(bounds.into_iter().map(|bound| f64::from_bits(bound.into_inner())))
 }

@@ -133,7 +133,7 @@ fn capacity(k: usize) -> usize {
 /// The k nearest items of a query so far.
 pub(super) struct Nearest<'a> {
     k: usize,
-    /// The first `count` places are those of items.
+    /// The first `count` places are in use.
     places: &'a mut [Place],
     count: usize,
     /// The k-th nearest, or `BEYOND` if there are fewer than k.
@@ -240,7 +240,7 @@ pub(crate) struct Results<'a, T, F> {
 }
 
 impl<T: Send, F: Fn(usize, f64) -> T + Sync> Results<'_, T, F> {
-    /// Stores the nearest items for `queries`. `find` must find the items of a query.
+    /// Stores the nearest items for `queries`. `find` finds a query's items.
     pub(super) fn store(
         &mut self,
         queries: Range<usize>,
