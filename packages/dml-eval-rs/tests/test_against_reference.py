@@ -104,7 +104,7 @@ def has_matches(labels: np.ndarray, gallery_labels: np.ndarray | None) -> bool:
 
 def test_every_kernel_of_the_build_is_tried_or_named_as_missing() -> None:
     # conftest.py prints the tried and the missing kernels when the tests end.
-    x86, arm = ["avx512-vnni", "avx512", "avx2-vnni", "avx2"], ["neon-bf16", "neon"]
+    x86, arm = ["avx512-amx", "avx512-vnni", "avx512", "avx2-vnni", "avx2"], ["neon-bf16", "neon"]
     built = {"x86_64": x86, "AMD64": x86, "aarch64": arm, "arm64": arm, "ARM64": arm}
     expected = [*built.get(platform.machine(), []), "portable", "portable-bytes"]
     assert sorted([*KERNELS, *_native.missing_kernels()]) == sorted(expected)

@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use crate::exact::{PAIRS, combine};
 
+use super::amx;
 use super::avx512_codes::{COUNTED_IF_POSSIBLE, LOOKED_UP};
 use super::avx512_products::{BYTES, PARTIAL, PARTIAL_FUSED, float32, int16, int16_fused};
 use super::avx512_sweep::TILES;
@@ -13,6 +14,13 @@ use super::routines::{ExactProducts, Kernel, Pairs32};
 
 const EXACT_ROWS: usize = 8;
 const EXACT_COLUMNS: usize = 24;
+
+pub(super) static WITH_AMX: Kernel = Kernel {
+    name: "avx512-amx",
+    partial: Some(amx::PARTIAL),
+    available: || (WITH_VNNI.available)() && amx::is_permitted(),
+    ..WITH_VNNI
+};
 
 pub(super) static WITH_VNNI: Kernel = Kernel {
     name: "avx512-vnni",

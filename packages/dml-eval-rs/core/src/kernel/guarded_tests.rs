@@ -207,7 +207,9 @@ proptest! {
         for kernel in kernels() {
             let Some(partial) = &kernel.partial else { continue };
             let Tiles { rows: height, columns: width, .. } = *kernel.tiles(Word::Int16Pair);
-            let Rounding { largest, section, longest } = partial.rounding;
+            let Rounding { largest, section, longest, words_together } = partial.rounding;
+            let words = words.next_multiple_of(words_together.unwrap_or(1));
+            let vectors = partial.parts / height;
             let mut random = crate::random::Random::new(seed);
             let in_sum = 2 * words.min(section) as i64;
             // A sum of 16 bits must fit.
@@ -217,7 +219,7 @@ proptest! {
                 let drawn = random.below(2 * most as usize + 1) as i64 - most;
                 if seed.is_multiple_of(4) { most } else { drawn }
             };
-            let offset = i32::from(largest) + 1;
+            let offset = partial.rounding.offset();
             // Packs rows, and returns their bytes and the numbers at the end.
             let mut pack = |lanes: usize, is_row: bool, seed: u64| {
                 let rows: Vec<Vec<i64>> = (0..lanes)
@@ -246,8 +248,31 @@ proptest! {
                     }
                 }
                 let mut affine = numbers(4 * lanes, seed);
-                affine[..lanes].iter_mut().for_each(|scale| *scale = scale.abs() + 0.1);
-                panel.extend(affine.iter().map(|v| v.to_bits()));
+                affine[..lanes].iter_mut().for_each(|sums| *sums = sums.abs() + 0.1);
+                // Rows share a scale; the columns of a part share all but their biases.
+                let (group, shared) = if is_row { (lanes, 1) } else { (lanes / vectors, 4) };
+                for word in [0, 2, 3].into_iter().take(shared) {
+                    for shared in affine[word * lanes..][..lanes].chunks_mut(group) {
+                        shared.fill(shared[0]);
+                    }
+                }
+                let last: Vec<u32> = affine.iter().map(|v| v.to_bits()).collect();
+                if is_row && words_together.is_some() {
+                    let row = |lane: usize| {
+                        let bytes = (1..=words).map(move |step| step * lanes + lane);
+                        (bytes, last[4 * lane..4 * lane + 4].to_vec())
+                    };
+                    let row_steps = partial.rounding.row_steps(1 + words + ROUNDED_AFFINE_STEPS);
+                    let by_row = (0..lanes).flat_map(|lane| {
+                        let (bytes, last) = row(lane);
+                        let mut row: Vec<u32> = bytes.map(|at| panel[at]).chain(last).collect();
+                        row.resize(row_steps, seed as u32);
+                        row
+                    });
+                    panel = by_row.collect();
+                } else {
+                    panel.extend(last);
+                }
                 (panel, rows, affine)
             };
             let of_rows: Vec<_> =
@@ -261,7 +286,7 @@ proptest! {
                     [0, 1, 2, 3].map(|word| f64::from(of_rows[word * height + r]));
                 let [other_scale, other_bias, other_norm, other_error] =
                     [0, 1, 2, 3].map(|word| f64::from(of_columns[word * width + c]));
-                sum as f64 * scale * other_scale
+                sum as f64 / (scale * other_scale)
                     + bias
                     + other_bias
                     + norm * other_error
@@ -274,7 +299,8 @@ proptest! {
                 if is_column { bound(panel, other, lane) } else { bound(panel, lane, other) }
             });
             let largest_bound = bounds.fold(f64::NEG_INFINITY, f64::max);
-            let slack = 1e-5 * (largest_bound.abs() + 1.0 + 5e4 * words as f64);
+            // Limits and biases are rounded to sums of bytes.
+            let slack = 1e-5 * (largest_bound.abs() + 1.0 + 5e6 * words as f64) + 400.0;
             let least = (largest_bound + if is_above { slack } else { -slack }) as f32;
             let (mut row_least, mut column_least) =
                 (vec![f32::INFINITY; panels * height], vec![f32::INFINITY; width]);
@@ -295,7 +321,6 @@ proptest! {
                 (row_least.get(), column_least.get()),
                 found.get(),
             );
-            let vectors = partial.parts / height;
             let mut expected_cost = 0;
             for (p, found) in found.get().iter().enumerate() {
                 let (mut surely, mut possibly) = (0, 0);

@@ -11,6 +11,8 @@
 //! a step in column panels.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx2_codes;
@@ -68,7 +70,8 @@ pub(crate) use sweep::{Above, Hit, Sides, SweepResult};
 pub(crate) use tiles::{MAX_TILE, Tiles};
 
 #[cfg(target_arch = "x86_64")]
-static KERNELS: [&Kernel; 6] = [
+static KERNELS: [&Kernel; 7] = [
+    &avx512::WITH_AMX,
     &avx512::WITH_VNNI,
     &avx512::PLAIN,
     &avx2::WITH_VNNI,

@@ -3,18 +3,23 @@
 //! The calling module contains ROWS, VECTORS and COLUMNS, the shape of a tile, and a module `v`
 //! with vectors of `v::LANES` columns and the instructions for these.
 
-use super::routines::{Parts, Rounding, WHOLE};
+use super::routines::{Parts, ROUNDED_AFFINE_STEPS, Rounding, WHOLE};
 
 impl Rounding {
     /// For sums of 32 bits.
-    pub(super) const IN_32_BITS: Rounding =
-        Rounding { largest: i8::MAX, section: usize::MAX, longest: f32::INFINITY };
+    pub(super) const IN_32_BITS: Rounding = Rounding {
+        largest: i8::MAX,
+        section: usize::MAX,
+        longest: f32::INFINITY,
+        words_together: None,
+    };
     /// For sums of 16 bits, two per word. Sums may wrap around, if the last is below 2¹⁵.
-    pub(super) const IN_16_BITS: Rounding = Rounding { largest: 90, section: 32, longest: 177.0 };
+    pub(super) const IN_16_BITS: Rounding =
+        Rounding { largest: 90, section: 32, longest: 177.0, words_together: None };
 }
 
 const _: () = {
-    let Rounding { largest, section, longest } = Rounding::IN_16_BITS;
+    let Rounding { largest, section, longest, .. } = Rounding::IN_16_BITS;
     // `vpmaddubsw` adds two products, and saturates.
     assert!(2 * (2 * largest as i32 + 1) * largest as i32 <= i16::MAX as i32);
     // Rounding adds up to a half to each byte, and a sum has two products per word. By
@@ -97,6 +102,42 @@ macro_rules! int16_product {
 }
 pub(super) use int16_product;
 
+/// A limit that all sums of bytes and biases reach: sums are at least −2³⁰, biases −`MOST_BIAS`.
+pub(super) const ALWAYS: i32 = -5 << 28;
+/// The largest magnitude of a bias, in units of sums of bytes.
+pub(super) const MOST_BIAS: i32 = 1 << 28;
+/// The largest limit.
+pub(super) const MOST: i32 = 1 << 30;
+
+/// Returns the least sums of bytes, from `low` to `high`, that may reach the thresholds `least` of
+/// some rows in the columns of a vector. `rows` and `columns` are their last words.
+#[inline(always)]
+pub(super) fn least_sums<const R: usize>(
+    rows: &[[f32; R]; ROUNDED_AFFINE_STEPS],
+    columns: [f32; ROUNDED_AFFINE_STEPS],
+    least: &[f32; R],
+    (low, high): (i32, i32),
+) -> [i32; R] {
+    let [scales, biases, norms, errors] = rows;
+    let ([scale, _, norm, error], low, high) = (columns, low as f32, high as f32);
+    let mut limits = [0; R];
+    for (r, limit) in limits.iter_mut().enumerate() {
+        let added = norms[r].mul_add(error, errors[r].mul_add(norm, biases[r]));
+        let sum = (least[r] - added).mul_add(scales[r] * scale, -1.0);
+        // A sum that isn't a number becomes the lowest limit.
+        let sum = if sum > low { sum } else { low };
+        let sum = if sum < high { sum } else { high };
+        // SAFETY: the number is in the range of 32 bits. It is rounded towards zero.
+        *limit = unsafe { sum.to_int_unchecked() };
+    }
+    limits
+}
+
+/// Returns the thresholds of columns, or `None` if no column has one.
+pub(super) fn thresholds<const C: usize>(least: &[f32]) -> Option<&[f32; C]> {
+    least.first_chunk().filter(|least| least.iter().any(|least| *least < f32::INFINITY))
+}
+
 /// Defines a comparison of rounded rows, given their sums.
 macro_rules! comparison {
     ($features:literal, $name:ident, $sums:ident) => {
@@ -109,38 +150,29 @@ macro_rules! comparison {
             parts: &mut [Parts],
         ) -> u32 {
             let words = steps - ROUNDED_AFFINE_STEPS;
-            let mut cost = 0;
-            let panels = rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS));
-            for ((rows, row_least), parts) in panels.zip(parts) {
+            let (row_least, column_least) = (least.0.as_chunks().0, thresholds(least.1));
+            let (mut limits, mut cost) = (Limits::<ROWS, 1>::new(), 0);
+            for ((rows, least), parts) in rows.chunks_exact(steps * ROWS).zip(row_least).zip(parts)
+            {
                 // SAFETY: the caller (`Kernel::reaching_parts`) checked that panels have `steps`
-                // steps, more than ROUNDED_AFFINE_STEPS, and that `least.1` has COLUMNS thresholds.
+                // steps, more than ROUNDED_AFFINE_STEPS.
                 unsafe {
-                    let sums = $sums(words, rows.as_ptr(), columns.as_ptr());
-                    let row = rows.as_ptr().add(words * ROWS).cast::<f32>();
-                    let column = columns.as_ptr().add(words * COLUMNS).cast::<f32>();
-                    let below = |r: usize, vector: usize| {
-                        let of_row = |word: usize| v::floats(*row.add(word * ROWS + r));
-                        let of_column = |word: usize| {
-                            v::load_floats(column.add(word * COLUMNS + v::LANES * vector))
-                        };
-                        let mut most = v::add_floats(of_row(1), of_column(1));
-                        most = v::multiply_add(of_row(3), of_column(2), most);
-                        most = v::multiply_add(of_row(2), of_column(3), most);
-                        let scale = v::multiply(of_row(0), of_column(0));
-                        most = v::multiply_add(v::to_floats(sums[r][vector]), scale, most);
-                        let of_columns = v::load_floats(least.1.as_ptr().add(v::LANES * vector));
-                        v::floats_below(most, v::min(v::floats(row_least[r]), of_columns))
-                    };
+                    let of_rows = &*rows.as_ptr().add(words * ROWS).cast();
+                    let column = columns.as_ptr().add(words * COLUMNS).cast();
+                    limits.compute(of_rows, column, (least, column_least));
+                    let [biases] = limits.biases;
+                    let sums = $sums(words, rows.as_ptr(), columns.as_ptr(), biases);
                     *parts = 0;
                     for r in 0..ROWS {
                         for vector in 0..VECTORS {
-                            let is_reached = !v::are_all(below(r, vector));
+                            let below = v::ints_below(sums[r][vector], limits.of(r, vector));
+                            let is_reached = !v::are_all(below);
                             *parts |= Parts::from(is_reached) << (r * VECTORS + vector);
                         }
                     }
-                    if *parts != 0 {
-                        cost += cost_or_whole(parts, ROWS * VECTORS);
-                    }
+                }
+                if *parts != 0 {
+                    cost += cost_or_whole(parts, ROWS * VECTORS);
                 }
             }
             cost
@@ -266,6 +298,98 @@ macro_rules! products {
             }
         }
 
+        /// The least sums of bytes that may reach a threshold of a row or column, for `R` rows in
+        /// `P` panels.
+        pub(super) struct Limits<const R: usize, const P: usize> {
+            /// The biases of the columns per panel, to be added to the sums.
+            pub biases: [[v::Ints; VECTORS]; P],
+            of_rows: [[i32; R]; VECTORS],
+            /// Whether columns have thresholds.
+            of_columns: bool,
+            /// The limits for the threshold 0, and what the thresholds of columns add per panel.
+            of_zero: [[i32; R]; VECTORS],
+            added: [[v::Ints; VECTORS]; P],
+        }
+
+        impl<const R: usize, const P: usize> Limits<R, P> {
+            #[target_feature(enable = $features)]
+            #[inline]
+            pub fn new() -> Self {
+                let (of_rows, none) = ([[0; R]; VECTORS], [[v::zero(); VECTORS]; P]);
+                Limits { biases: none, of_rows, of_columns: false, of_zero: of_rows, added: none }
+            }
+
+            /// Computes the limits of rows. `rows` are their last words.
+            ///
+            /// # Safety
+            ///
+            /// `column` must point to the last words of the columns.
+            #[target_feature(enable = $features)]
+            #[inline]
+            pub unsafe fn compute(
+                &mut self,
+                rows: &[[f32; R]; ROUNDED_AFFINE_STEPS],
+                column: *const f32,
+                (least, column_least): (&[f32; R], Option<&[f32; COLUMNS]>),
+            ) {
+                let most = MOST_BIAS as f32;
+                self.of_columns = column_least.is_some();
+                for vector in 0..VECTORS {
+                    // SAFETY: the caller checked `column`.
+                    let (biases, columns) = unsafe {
+                        let column = column.add(v::LANES * vector);
+                        let columns = [0, 1, 2, 3].map(|word| *column.add(word * COLUMNS));
+                        (v::load_floats(column.add(COLUMNS)), columns)
+                    };
+                    let range = (ALWAYS, MOST);
+                    self.of_rows[vector] = least_sums(rows, columns, least, range);
+                    if self.of_columns {
+                        let range = (-MOST_BIAS, MOST_BIAS);
+                        let of_zero = least_sums(rows, columns, &[0.0; R], range);
+                        self.of_zero[vector] = of_zero;
+                        for (limit, of_zero) in self.of_rows[vector].iter_mut().zip(of_zero) {
+                            *limit = if of_zero <= -MOST_BIAS { ALWAYS } else { *limit };
+                        }
+                    }
+                    for panel in 0..P {
+                        // The rows of a panel share a scale.
+                        let scale = v::floats(rows[0][panel * ROWS] * columns[0]);
+                        let mut biases = v::multiply(biases, scale);
+                        if !v::are_all(v::floats_below(biases, v::floats(most))) {
+                            self.of_rows[vector][panel * ROWS..][..ROWS].fill(ALWAYS);
+                            biases = v::floats(0.0);
+                        }
+                        let biases = v::max(biases, v::floats(-most));
+                        let biases = v::to_ints(v::add_floats(biases, v::floats(1.0)));
+                        self.biases[panel][vector] = biases;
+                        if let Some(least) = column_least {
+                            let least = least.as_ptr().wrapping_add(v::LANES * vector);
+                            // SAFETY: there is a threshold per column.
+                            let least = unsafe { v::load_floats(least) };
+                            // Even with the largest limit for 0, the lowest is reached.
+                            let lowest = v::floats((ALWAYS - MOST_BIAS) as f32);
+                            let least = v::max(v::multiply(least, scale), lowest);
+                            let least = v::min(least, v::floats(MOST as f32));
+                            let least = v::to_ints(v::add_floats(least, v::floats(-1.0)));
+                            self.added[panel][vector] = least;
+                        }
+                    }
+                }
+            }
+
+            /// Returns the limits of a row and the columns of a vector.
+            #[target_feature(enable = $features)]
+            #[inline]
+            pub fn of(&self, row: usize, vector: usize) -> v::Ints {
+                let limit = v::ints(self.of_rows[vector][row]);
+                if !self.of_columns {
+                    return limit;
+                }
+                let of_zero = v::ints(self.of_zero[vector][row]);
+                v::min_ints(limit, v::add_ints(of_zero, self.added[row / ROWS][vector]))
+            }
+        }
+
         sums!($features, wrapping_sums, |sum, x, y| v::add_shorts(sum, v::multiply_bytes(x, y)));
         sums!($with_vnni, byte_sums, |sum, x, y| v::add_quads(sum, x, y));
         comparison!($features, reaching, sections_in_16_bits);
@@ -278,10 +402,15 @@ macro_rules! products {
         /// The panels must have `steps` steps.
         #[target_feature(enable = $features)]
         #[inline]
-        unsafe fn sections_in_16_bits(steps: usize, row: *const u32, column: *const u32) -> Sums {
+        unsafe fn sections_in_16_bits(
+            steps: usize,
+            row: *const u32,
+            column: *const u32,
+            first: [v::Ints; VECTORS],
+        ) -> Sums {
             const SECTION: usize = Rounding::IN_16_BITS.section;
             let one = v::shorts(1);
-            let mut sums = [[v::zero(); VECTORS]; ROWS];
+            let mut sums = [first; ROWS];
             for at in (0..steps).step_by(1 + SECTION) {
                 let words = SECTION.min(steps - at - 1);
                 // SAFETY: the caller checked the number of steps.
@@ -305,9 +434,18 @@ macro_rules! products {
         /// The panels must have `steps` steps, at least one.
         #[target_feature(enable = $with_vnni)]
         #[inline]
-        unsafe fn section_in_32_bits(steps: usize, row: *const u32, column: *const u32) -> Sums {
+        unsafe fn section_in_32_bits(
+            steps: usize,
+            row: *const u32,
+            column: *const u32,
+            mut first: [v::Ints; VECTORS],
+        ) -> Sums {
             // SAFETY: the caller checked the number of steps.
-            unsafe { byte_sums(steps - 1, row.add(ROWS), column.add(COLUMNS), load(column)) }
+            unsafe {
+                let integers = load(column);
+                first.iter_mut().zip(integers).for_each(|(sum, own)| *sum = v::add_ints(*sum, own));
+                byte_sums(steps - 1, row.add(ROWS), column.add(COLUMNS), first)
+            }
         }
 
         #[target_feature(enable = $with_vnni)]

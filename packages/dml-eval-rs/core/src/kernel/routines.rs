@@ -62,7 +62,7 @@ pub(crate) struct PartialProduct {
 /// How rows are rounded to bytes.
 ///
 /// A row consists of sections. A section begins with a word of integers; the products of the other
-/// words are added to it. Columns contain bytes, and rows contain bytes + `largest` + 1.
+/// words are added to it. Columns contain bytes, and rows contain bytes + `offset`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rounding {
     /// The largest magnitude of a byte.
@@ -71,9 +71,25 @@ pub(crate) struct Rounding {
     pub section: usize,
     /// The length that the bytes for a sum in a section may have before they are rounded.
     pub longest: f32,
+    /// If products are those of matrices, the number of words of a row that are multiplied
+    /// together. Then the rows of a row panel lie one after the other: see `row_steps`.
+    pub words_together: Option<usize>,
 }
 
 impl Rounding {
+    /// Returns the offset that makes the bytes of rows positive, if the products require this.
+    pub fn offset(self) -> i32 {
+        if self.words_together.is_some() { 0 } else { i32::from(self.largest) + 1 }
+    }
+
+    /// Returns the words per row in a row panel, given those in a column panel. If rows lie one
+    /// after the other, they consist of bytes without an offset, some of the panel's last words,
+    /// and padding.
+    pub fn row_steps(self, steps: usize) -> usize {
+        let padded = |words| steps - 1 - ROUNDED_AFFINE_STEPS + words;
+        self.words_together.map_or(steps, padded)
+    }
+
     /// Returns a section's word of integers, given the sums of the low and the high halves of the
     /// words.
     pub fn integers(self, [low, high]: [i32; 2]) -> u32 {
@@ -225,15 +241,15 @@ impl Kernel {
     ) -> u32 {
         let Tiles { rows: height, columns: width, .. } = self.number_tiles;
         assert!(least.0.len() == parts.len() * height && least.1.len() == width);
+        let partial = self.partial.as_ref().expect("the caller checks `partial`");
         assert!(
             steps > ROUNDED_AFFINE_STEPS
-                && rows.len() == steps * least.0.len()
+                && rows.len() == partial.rounding.row_steps(steps) * least.0.len()
                 && columns.len() == steps * width
         );
-        let reaching = self.partial.as_ref().expect("the caller checks `partial`").reaching;
         // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths
         // were checked above.
-        unsafe { reaching(steps, rows, columns, least, parts) }
+        unsafe { (partial.reaching)(steps, rows, columns, least, parts) }
     }
 
     /// Fills parts of a tile with products of int16 panels, and the others with −∞.

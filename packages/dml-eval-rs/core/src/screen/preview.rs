@@ -63,7 +63,7 @@ impl Preview {
                     rows.panels(row_panels.start + some.start..row_panels.start + some.end);
                 let least = (&least.0[some.start * height..some.end * height], least.1);
                 let (words, parts) = ((of_rows, of_column), &mut self.parts[some.clone()]);
-                let cost = kernel.reaching_parts(rows.steps, words, least, parts);
+                let cost = kernel.reaching_parts(rows.steps(), words, least, parts);
                 self.compared += partial.parts * some.len();
                 self.cost += cost as usize;
             }
