@@ -27,8 +27,10 @@ pub(super) fn is_permitted() -> bool {
     static IS_PERMITTED: LazyLock<bool> = LazyLock::new(|| {
         const AMX_TILE: u32 = 1 << 24;
         const AMX_INT8: u32 = 1 << 25;
-        __cpuid(0).eax >= 7
-            && __cpuid_count(7, 0).edx & (AMX_TILE | AMX_INT8) == AMX_TILE | AMX_INT8
+        #[allow(unused_unsafe, reason = "these functions are unsafe in Rust 1.89")]
+        // SAFETY: all x86-64 CPUs have this instruction.
+        let features = unsafe { if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).edx } else { 0 } };
+        features & (AMX_TILE | AMX_INT8) == AMX_TILE | AMX_INT8
             && is_x86_feature_detected!("bmi2")
             && request_permission()
     });
