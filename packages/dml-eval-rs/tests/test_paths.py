@@ -116,7 +116,7 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ("Float32|Int16|BFloat16|narrow", lambda _, o: o.similarity != "hamming",
          "codes have no numbers"),
         ("ByteQuad", lambda _, o: o.dtype in {np.int8, np.uint8}, "the numbers aren't bytes"),
-        ("(vnni, Int16Pair|bytes, Float32), whole",
+        ("(amx|vnni), Int16Pair, whole|bytes, Float32, whole",
          lambda _, o: o.dtype not in {np.int8, np.uint8},
          "whole rows of bytes are multiplied as bytes"),
         ("cells|sampled", lambda _, o: o.similarity != "hamming",
@@ -206,7 +206,7 @@ def screen_paths(family: str) -> Iterator[str]:
     words = {"neon-bf16": "BFloat16Pair", "portable-bytes": "Float32"}
     for kernel, screen in screens():
         word = words.get(kernel, "Int16Pair") if screen == "16-bit" else "Float32"
-        if family == "search" and kernel.endswith(("vnni", "bytes")) and screen == "16-bit":
+        if family == "search" and kernel.endswith(("amx", "vnni", "bytes")) and screen == "16-bit":
             for shape in ("rows", "both sides"):
                 yield f"{kernel}, ByteQuad, whole rows, {shape}"
         hows = ["whole rows", "along directions"]
