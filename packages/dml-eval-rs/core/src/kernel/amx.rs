@@ -113,7 +113,7 @@ fn reaching(
     let mut limits_of_one = Limits::<ROWS, 1>::new();
     // SAFETY: the caller checked the panels, and `is_permitted` the instructions.
     unsafe {
-        // While the sums of a group are computed, those of the group before are compared.
+        // While a group is multiplied, the sums of the group before are compared.
         for (at, group) in groups().map(Some).chain([None]).enumerate() {
             if let Some(rows) = group {
                 let panels = rows.len() / (ROWS * row_steps);
@@ -123,12 +123,10 @@ fn reaching(
                 }
                 multiply((steps, row_steps), rows.as_ptr(), columns.words, &mut sums[at % 2]);
             }
-            if at == 0 {
-                continue;
-            }
+            let Some(before) = at.checked_sub(1) else { continue };
             if let Some(((rows, least), parts)) = compared.next() {
                 let rows = (rows, row_steps);
-                let sums = &sums[(at - 1) % 2];
+                let sums = &sums[before % 2];
                 cost += if parts.len() == PANELS {
                     compare(sums, rows, &mut limits, &columns, least, parts)
                 } else {

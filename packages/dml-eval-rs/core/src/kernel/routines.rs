@@ -242,8 +242,10 @@ impl Kernel {
         let Tiles { rows: height, columns: width, .. } = self.number_tiles;
         assert!(least.0.len() == parts.len() * height && least.1.len() == width);
         let partial = self.partial.as_ref().expect("the caller checks `partial`");
+        let together = partial.rounding.words_together.unwrap_or(1);
         assert!(
-            steps > ROUNDED_AFFINE_STEPS
+            steps > 1 + ROUNDED_AFFINE_STEPS
+                && (steps - 1 - ROUNDED_AFFINE_STEPS).is_multiple_of(together)
                 && rows.len() == partial.rounding.row_steps(steps) * least.0.len()
                 && columns.len() == steps * width
         );
