@@ -19,7 +19,7 @@ pub(super) const PARTIAL: PartialProduct = PartialProduct {
 const WORDS: usize = 16;
 /// The row panels that are multiplied together.
 const PANELS: usize = 2;
-/// The masks per row: a power of two, of which the last mask stays 0.
+/// The masks per row: one per vector, and one that stays 0, so that a panel fills a register.
 const MASKS: usize = VECTORS + 1;
 
 /// Whether the CPU has AMX, and the system lets this process use it.

@@ -71,8 +71,8 @@ pub(crate) struct Rounding {
     pub section: usize,
     /// The length that the bytes for a sum in a section may have before they are rounded.
     pub longest: f32,
-    /// If products are those of matrices, the number of words of a row that are multiplied
-    /// together. Then the rows of a row panel lie one after the other: see `row_steps`.
+    /// If instructions multiply matrices, the number of words that they take from a row. Then the
+    /// rows of a row panel lie one after the other: see `row_steps`.
     pub words_together: Option<usize>,
 }
 

@@ -7,10 +7,10 @@
 //! aᵢ·aⱼ ≤ (bᵢ·bⱼ) σᵢσⱼ + nᵢeⱼ + eᵢnⱼ.
 //!
 //! The right side plus the biases βᵢ + βⱼ is not below the value of the int16 rows. So if all these
-//! bounds are below the thresholds, no value in a part of a tile reaches one. The rows of a panel
-//! share a scale σ, and the columns of a part also share n and e. So per row and part, a comparison
-//! computes the least integer bᵢ·bⱼ + ⌈βⱼ / (σᵢσⱼ)⌉ that may reach the threshold, and compares
-//! sums in integers.
+//! bounds are below the thresholds, no value in a part of a tile reaches a threshold. The rows of a
+//! panel share a scale σ, and the columns of a part also share n and e. So per row and part, a
+//! comparison computes the least integer bᵢ·bⱼ + ⌈βⱼ / (σᵢσⱼ)⌉ that may reach the threshold, and
+//! compares sums in integers.
 //!
 //! Columns contain b, and rows contain b + o, where the offset o makes bytes positive. So the sum
 //! of products is bᵢ·bⱼ + o Σbⱼ, and a column starts from −o Σb. AMX needs no offset. Without VNNI,
