@@ -312,7 +312,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kernel::{Tiles, Word, names, select};
+    use crate::kernel::{Tiles, WHOLE, Word, names, select};
     use crate::random::Random;
     use crate::rows::row_words::{Numbers, RowWords, measure, steps};
 
@@ -353,6 +353,44 @@ mod tests {
         // Limits and biases are rounded to sums of bytes.
         let rounded = 4.0 / sums_per_unit(rows, columns, width, at);
         of_row(2) * of_column(3) + of_row(3) * of_column(2) + rounded
+    }
+
+    #[test]
+    fn limits_allow_for_the_largest_error_and_norm_in_a_part() {
+        const DIM: usize = 64;
+        let first = |length: f64| (0..DIM).map(|i| if i == 0 { length } else { 0.0 }).collect();
+        let ones: Vec<f64> = (0..DIM).map(|i| f64::from(u8::from(i > 0))).collect();
+        // Beside a long row, the bytes of these numbers are 0, so that all products are errors.
+        let small = vec![0.003; DIM];
+        for kernel in names().into_iter().map(|name| select(Some(name)).unwrap()) {
+            let Some(partial) = &kernel.partial else { continue };
+            let Tiles { rows: height, columns: width, .. } = kernel.number_tiles;
+            let in_part = height * width / partial.parts;
+            // The first row of a group is unlike the others, and its products are small.
+            let groups = |lanes: usize, group: usize, first: Vec<f64>, other: &Vec<f64>| {
+                let row = |lane: usize| if lane.is_multiple_of(group) { &first } else { other };
+                (0..lanes).map(|lane| row(lane).clone()).collect::<Vec<_>>()
+            };
+            let steps = steps(Word::Int16Pair, DIM, true);
+            let round = |rows: Vec<Vec<f64>>, axis| {
+                let panels = pack(&rows, 0.0, rows.len());
+                let shape = (rows.len(), rows.len(), steps);
+                RoundedRows::new(kernel, &panels, axis, shape, Vec::new()).unwrap()
+            };
+            let of_error = (vec![ones.clone(); height], groups(width, in_part, first(1.0), &small));
+            let of_norm = (
+                groups(height, height, first(1.0), &small),
+                groups(width, in_part, first(0.01), &ones),
+            );
+            for (rows, columns) in [of_error, of_norm] {
+                let (rows, columns) = (round(rows, Axis::Rows), round(columns, Axis::Columns));
+                let words = (rows.panels(0..1), columns.panels(0..1));
+                let least = vec![0.99 * 0.003 * (DIM - 1) as f32; height];
+                let mut parts = [0];
+                kernel.reaching_parts(rows.steps(), words, (&least, &vec![1e9; width]), &mut parts);
+                assert_eq!(parts, [WHOLE], "{}", kernel.name);
+            }
+        }
     }
 
     proptest! {
