@@ -27,12 +27,12 @@ pub(crate) fn sort_by_part<T: Copy>(
         None => sorted.clear(),
     }
     let sorted = &mut sorted[..];
-    for item in items {
+    items.for_each(|item| {
         let start = &mut starts[part(&item)];
         let at = *start as usize;
         // First, so that the next load of a start needn't wait for the store of the item.
         *start += 1;
         sorted[at] = item;
-    }
+    });
     Ok(())
 }

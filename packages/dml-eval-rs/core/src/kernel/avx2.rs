@@ -1,6 +1,7 @@
 //! Kernels for AVX2 with FMA, and the exact sums.
 
 use std::arch::x86_64::*;
+use std::ptr;
 
 use crate::exact::{PAIRS, combine};
 
@@ -11,7 +12,7 @@ use super::avx2_products::{
 use super::avx2_sweep::{sweep, sweep_brackets};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{ExactProducts, Kernel, Pairs32};
+use super::routines::{CHUNK, ExactProducts, Kernel, ONE_CHUNK, Pairs32};
 use super::tiles::Tiles;
 
 const EXACT_ROWS: usize = 4;
@@ -38,7 +39,8 @@ pub(super) static WITH_VNNI: Kernel = Kernel {
 pub(super) static PLAIN: Kernel = Kernel {
     name: "avx2",
     number_tiles: TILES,
-    float32,
+    float32: float32::<ONE_CHUNK>,
+    float32_in_chunks: float32::<CHUNK>,
     bfloat16: None,
     int16: Some(int16),
     partial: Some(PARTIAL),
@@ -73,53 +75,65 @@ macro_rules! single_precision {
     ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
         #[target_feature(enable = "avx2,fma")]
         fn $name(q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
-            let mut sums_f64x4 = [[_mm256_setzero_pd(); 2]; PAIRS];
-            let length = q[0].len();
-            let whole = length / 8 * 8;
-            for at in (0..whole).step_by(8) {
-                for (sums_f64x4, (q, g)) in sums_f64x4.iter_mut().zip(q.iter().zip(g)) {
-                    for (half, sum_f64x4) in sums_f64x4.iter_mut().enumerate() {
-                        // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that
-                        // all rows have equal lengths.
-                        let ($q, $g) = unsafe {
-                            (
-                                _mm_loadu_ps(q.as_ptr().add(at + 4 * half)),
-                                _mm_loadu_ps(g.as_ptr().add(at + 4 * half)),
-                            )
-                        };
-                        let ($sum, $q, $g) = (*sum_f64x4, _mm256_cvtps_pd($q), _mm256_cvtps_pd($g));
-                        *sum_f64x4 = $step;
+            #[target_feature(enable = "avx2,fma")]
+            fn sums<const SHARED: bool>(q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
+                // The compiler sees that the pairs share a query, and converts it once.
+                let q = if SHARED { [q[0]; PAIRS] } else { q };
+                let mut sums_f64x4 = [[_mm256_setzero_pd(); 2]; PAIRS];
+                let length = q[0].len();
+                let whole = length / 8 * 8;
+                for at in (0..whole).step_by(8) {
+                    for (sums_f64x4, (q, g)) in sums_f64x4.iter_mut().zip(q.iter().zip(g)) {
+                        for (half, sum_f64x4) in sums_f64x4.iter_mut().enumerate() {
+                            // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that
+                            // all rows have equal lengths.
+                            let ($q, $g) = unsafe {
+                                (
+                                    _mm_loadu_ps(q.as_ptr().add(at + 4 * half)),
+                                    _mm_loadu_ps(g.as_ptr().add(at + 4 * half)),
+                                )
+                            };
+                            let ($sum, $q, $g) =
+                                (*sum_f64x4, _mm256_cvtps_pd($q), _mm256_cvtps_pd($g));
+                            *sum_f64x4 = $step;
+                        }
                     }
                 }
-            }
-            if whole < length {
-                for (sums_f64x4, (q, g)) in sums_f64x4.iter_mut().zip(q.iter().zip(g)) {
-                    // Pad the last numbers with zeros, which don't change the sums.
-                    let (mut q_rest, mut g_rest) = ([0.0; 8], [0.0; 8]);
-                    q_rest[..length - whole].copy_from_slice(&q[whole..]);
-                    g_rest[..length - whole].copy_from_slice(&g[whole..]);
-                    for (half, sum_f64x4) in sums_f64x4.iter_mut().enumerate() {
-                        // SAFETY: both arrays have eight numbers.
-                        let ($q, $g) = unsafe {
-                            (
-                                _mm_loadu_ps(q_rest.as_ptr().add(4 * half)),
-                                _mm_loadu_ps(g_rest.as_ptr().add(4 * half)),
-                            )
-                        };
-                        let ($sum, $q, $g) = (*sum_f64x4, _mm256_cvtps_pd($q), _mm256_cvtps_pd($g));
-                        *sum_f64x4 = $step;
+                if whole < length {
+                    for (sums_f64x4, (q, g)) in sums_f64x4.iter_mut().zip(q.iter().zip(g)) {
+                        // Pad the last numbers with zeros, which don't change the sums.
+                        let (mut q_rest, mut g_rest) = ([0.0; 8], [0.0; 8]);
+                        q_rest[..length - whole].copy_from_slice(&q[whole..]);
+                        g_rest[..length - whole].copy_from_slice(&g[whole..]);
+                        for (half, sum_f64x4) in sums_f64x4.iter_mut().enumerate() {
+                            // SAFETY: both arrays have eight numbers.
+                            let ($q, $g) = unsafe {
+                                (
+                                    _mm_loadu_ps(q_rest.as_ptr().add(4 * half)),
+                                    _mm_loadu_ps(g_rest.as_ptr().add(4 * half)),
+                                )
+                            };
+                            let ($sum, $q, $g) =
+                                (*sum_f64x4, _mm256_cvtps_pd($q), _mm256_cvtps_pd($g));
+                            *sum_f64x4 = $step;
+                        }
                     }
                 }
+                sums_f64x4.map(|[low_f64x4, high_f64x4]| {
+                    let mut lanes = [0.0; 8];
+                    // SAFETY: `lanes` contains eight numbers.
+                    unsafe {
+                        _mm256_storeu_pd(lanes.as_mut_ptr(), low_f64x4);
+                        _mm256_storeu_pd(lanes.as_mut_ptr().add(4), high_f64x4);
+                    }
+                    combine(lanes)
+                })
             }
-            sums_f64x4.map(|[low_f64x4, high_f64x4]| {
-                let mut lanes = [0.0; 8];
-                // SAFETY: `lanes` contains eight numbers.
-                unsafe {
-                    _mm256_storeu_pd(lanes.as_mut_ptr(), low_f64x4);
-                    _mm256_storeu_pd(lanes.as_mut_ptr().add(4), high_f64x4);
-                }
-                combine(lanes)
-            })
+            if q.iter().all(|row| ptr::eq(*row, q[0])) {
+                sums::<true>(q, g)
+            } else {
+                sums::<false>(q, g)
+            }
         }
     };
 }

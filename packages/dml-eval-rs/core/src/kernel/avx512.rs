@@ -1,6 +1,7 @@
 //! Kernels for AVX-512, and the exact sums.
 
 use std::arch::x86_64::*;
+use std::ptr;
 
 use crate::exact::{PAIRS, combine};
 
@@ -10,7 +11,7 @@ use super::avx512_products::{BYTES, PARTIAL, PARTIAL_FUSED, float32, int16, int1
 use super::avx512_sweep::TILES;
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{ExactProducts, Kernel, Pairs32};
+use super::routines::{CHUNK, ExactProducts, Kernel, ONE_CHUNK, Pairs32};
 
 const EXACT_ROWS: usize = 8;
 const EXACT_COLUMNS: usize = 24;
@@ -36,7 +37,8 @@ pub(super) static WITH_VNNI: Kernel = Kernel {
 pub(super) static PLAIN: Kernel = Kernel {
     name: "avx512",
     number_tiles: TILES,
-    float32,
+    float32: float32::<ONE_CHUNK>,
+    float32_in_chunks: float32::<CHUNK>,
     bfloat16: None,
     int16: Some(int16),
     partial: Some(PARTIAL),
@@ -75,44 +77,54 @@ macro_rules! single_precision {
     ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
         #[target_feature(enable = "avx512f,avx512vl")]
         fn $name(q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
-            let mut sums_f64x8 = [_mm512_setzero_pd(); PAIRS];
-            let length = q[0].len();
-            let whole = length / 8 * 8;
-            for at in (0..whole).step_by(8) {
-                for (sum_f64x8, (q, g)) in sums_f64x8.iter_mut().zip(q.iter().zip(g)) {
-                    // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that all
-                    // rows have equal lengths.
-                    let $q = unsafe { _mm256_loadu_ps(q.as_ptr().add(at)) };
-                    // SAFETY: as above.
-                    let $g = unsafe { _mm256_loadu_ps(g.as_ptr().add(at)) };
-                    let ($sum, $q, $g) = (*sum_f64x8, _mm512_cvtps_pd($q), _mm512_cvtps_pd($g));
-                    *sum_f64x8 = $step;
+            #[target_feature(enable = "avx512f,avx512vl")]
+            fn sums<const SHARED: bool>(q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
+                // The compiler sees that the pairs share a query, and converts it once.
+                let q = if SHARED { [q[0]; PAIRS] } else { q };
+                let mut sums_f64x8 = [_mm512_setzero_pd(); PAIRS];
+                let length = q[0].len();
+                let whole = length / 8 * 8;
+                for at in (0..whole).step_by(8) {
+                    for (sum_f64x8, (q, g)) in sums_f64x8.iter_mut().zip(q.iter().zip(g)) {
+                        // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that all
+                        // rows have equal lengths.
+                        let $q = unsafe { _mm256_loadu_ps(q.as_ptr().add(at)) };
+                        // SAFETY: as above.
+                        let $g = unsafe { _mm256_loadu_ps(g.as_ptr().add(at)) };
+                        let ($sum, $q, $g) = (*sum_f64x8, _mm512_cvtps_pd($q), _mm512_cvtps_pd($g));
+                        *sum_f64x8 = $step;
+                    }
                 }
-            }
-            let mask = (1u8 << (length - whole)) - 1;
-            if mask != 0 {
-                for (sum_f64x8, (q, g)) in sums_f64x8.iter_mut().zip(q.iter().zip(g)) {
-                    // SAFETY: only elements under the mask are read, and these are in the rows.
-                    let ($q, $g) = unsafe {
-                        (
-                            _mm256_maskz_loadu_ps(mask, q.as_ptr().add(whole)),
-                            _mm256_maskz_loadu_ps(mask, g.as_ptr().add(whole)),
-                        )
-                    };
-                    // Terms outside the mask are zero and don't change the sums.
-                    let ($sum, $q, $g) = (*sum_f64x8, _mm512_cvtps_pd($q), _mm512_cvtps_pd($g));
-                    *sum_f64x8 = $step;
+                let mask = (1u8 << (length - whole)) - 1;
+                if mask != 0 {
+                    for (sum_f64x8, (q, g)) in sums_f64x8.iter_mut().zip(q.iter().zip(g)) {
+                        // SAFETY: only elements under the mask are read, and these are in the rows.
+                        let ($q, $g) = unsafe {
+                            (
+                                _mm256_maskz_loadu_ps(mask, q.as_ptr().add(whole)),
+                                _mm256_maskz_loadu_ps(mask, g.as_ptr().add(whole)),
+                            )
+                        };
+                        // Terms outside the mask are zero and don't change the sums.
+                        let ($sum, $q, $g) = (*sum_f64x8, _mm512_cvtps_pd($q), _mm512_cvtps_pd($g));
+                        *sum_f64x8 = $step;
+                    }
                 }
+                // Don't use `map`: the compiler doesn't inline intrinsics into it.
+                let mut found = [0.0; PAIRS];
+                for (found, sum_f64x8) in found.iter_mut().zip(sums_f64x8) {
+                    let mut lanes = [0.0; 8];
+                    // SAFETY: `lanes` contains eight numbers.
+                    unsafe { _mm512_storeu_pd(lanes.as_mut_ptr(), sum_f64x8) };
+                    *found = combine(lanes);
+                }
+                found
             }
-            // Don't use `map`: the compiler doesn't inline intrinsics into it.
-            let mut found = [0.0; PAIRS];
-            for (found, sum_f64x8) in found.iter_mut().zip(sums_f64x8) {
-                let mut lanes = [0.0; 8];
-                // SAFETY: `lanes` contains eight numbers.
-                unsafe { _mm512_storeu_pd(lanes.as_mut_ptr(), sum_f64x8) };
-                *found = combine(lanes);
+            if q.iter().all(|row| ptr::eq(*row, q[0])) {
+                sums::<true>(q, g)
+            } else {
+                sums::<false>(q, g)
             }
-            found
         }
     };
 }

@@ -63,8 +63,8 @@ pub(crate) use instructions::Work;
 pub(crate) use prefetch::prefetch;
 pub use routines::Kernel;
 pub(crate) use routines::{
-    AFFINE_STEPS, BYTE_AFFINE_STEPS, CheckedProduct, Parts, ROUNDED_AFFINE_STEPS, Rounding, Sum,
-    WHOLE, Word,
+    AFFINE_STEPS, BYTE_AFFINE_STEPS, CHUNK, CheckedProduct, Parts, ROUNDED_AFFINE_STEPS, Rounding,
+    Sum, WHOLE, Word,
 };
 pub(crate) use sweep::{Above, Hit, Sides, SweepResult};
 pub(crate) use tiles::{MAX_TILE, Tiles};

@@ -9,7 +9,7 @@ use crate::exact::{PAIRS, combine};
 use super::brackets::{ItemBrackets, Thresholds};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{CodeProduct, ExactProducts, Kernel, Pairs32};
+use super::routines::{CHUNK, CodeProduct, ExactProducts, Kernel, ONE_CHUNK, Pairs32};
 use super::sweep::{self, Hit, Sides, SweepResult};
 use super::tiles::Tiles;
 
@@ -25,7 +25,7 @@ const CODES: CodeProduct = CodeProduct { tiles: TILES, hamming, arrange: None };
 
 pub(super) static WITH_BFLOAT16: Kernel = Kernel {
     name: "neon-bf16",
-    bfloat16: Some(bfloat16),
+    bfloat16: Some(bfloat16::<ONE_CHUNK>),
     available: || {
         std::arch::is_aarch64_feature_detected!("neon")
             && std::arch::is_aarch64_feature_detected!("bf16")
@@ -36,7 +36,8 @@ pub(super) static WITH_BFLOAT16: Kernel = Kernel {
 pub(super) static PLAIN: Kernel = Kernel {
     name: "neon",
     number_tiles: TILES,
-    float32,
+    float32: float32::<ONE_CHUNK>,
+    float32_in_chunks: float32::<CHUNK>,
     bfloat16: None,
     int16: None,
     partial: None,
@@ -64,30 +65,39 @@ pub(super) static PLAIN: Kernel = Kernel {
 macro_rules! product {
     ($name:ident, $feature:literal, $load:ident, $add:ident) => {
         #[target_feature(enable = $feature)]
-        fn $name(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+        fn $name<const CHUNK: usize>(
+            steps: usize,
+            rows: &[u32],
+            columns: &[u32],
+            tile: &mut [f32],
+        ) {
             let (mut row, mut column) = (rows.as_ptr().cast(), columns.as_ptr().cast());
-            let mut sums = [[vdupq_n_f32(0.0); VECTORS]; ROWS];
-            // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps`
-            // steps and the tile ROWS × COLUMNS values.
-            unsafe {
-                for _ in 0..steps {
-                    let panel = [$load(column), $load(column.add(4)), $load(column.add(8))];
-                    let (upper, lower) = ($load(row), $load(row.add(4)));
-                    for (v, p) in panel.into_iter().enumerate() {
-                        sums[0][v] = $add::<0>(sums[0][v], p, upper);
-                        sums[1][v] = $add::<1>(sums[1][v], p, upper);
-                        sums[2][v] = $add::<2>(sums[2][v], p, upper);
-                        sums[3][v] = $add::<3>(sums[3][v], p, upper);
-                        sums[4][v] = $add::<0>(sums[4][v], p, lower);
-                        sums[5][v] = $add::<1>(sums[5][v], p, lower);
-                        sums[6][v] = $add::<2>(sums[6][v], p, lower);
-                        sums[7][v] = $add::<3>(sums[7][v], p, lower);
+            for first in (0..steps.max(1)).step_by(CHUNK) {
+                let mut sums = [[vdupq_n_f32(0.0); VECTORS]; ROWS];
+                // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps`
+                // steps and the tile ROWS × COLUMNS values.
+                unsafe {
+                    for _ in 0..CHUNK.min(steps - first) {
+                        let panel = [$load(column), $load(column.add(4)), $load(column.add(8))];
+                        let (upper, lower) = ($load(row), $load(row.add(4)));
+                        for (v, p) in panel.into_iter().enumerate() {
+                            sums[0][v] = $add::<0>(sums[0][v], p, upper);
+                            sums[1][v] = $add::<1>(sums[1][v], p, upper);
+                            sums[2][v] = $add::<2>(sums[2][v], p, upper);
+                            sums[3][v] = $add::<3>(sums[3][v], p, upper);
+                            sums[4][v] = $add::<0>(sums[4][v], p, lower);
+                            sums[5][v] = $add::<1>(sums[5][v], p, lower);
+                            sums[6][v] = $add::<2>(sums[6][v], p, lower);
+                            sums[7][v] = $add::<3>(sums[7][v], p, lower);
+                        }
+                        row = row.add(ROWS);
+                        column = column.add(COLUMNS);
                     }
-                    row = row.add(ROWS);
-                    column = column.add(COLUMNS);
-                }
-                for (at, sum) in sums.as_flattened().iter().enumerate() {
-                    vst1q_f32(tile.as_mut_ptr().add(4 * at), *sum);
+                    for (at, sum) in sums.as_flattened().iter().enumerate() {
+                        let to = tile.as_mut_ptr().add(4 * at);
+                        let sum = if first == 0 { *sum } else { vaddq_f32(vld1q_f32(to), *sum) };
+                        vst1q_f32(to, sum);
+                    }
                 }
             }
         }

@@ -6,7 +6,7 @@ use crate::exact::combine_tiles;
 use super::brackets::Thresholds;
 use super::exact_macros::{exact_routines, single_precision_routines};
 use super::instructions::Instructions;
-use super::routines::{CodeProduct, ExactProducts, Kernel};
+use super::routines::{CHUNK, CodeProduct, ExactProducts, Kernel, ONE_CHUNK};
 use super::sweep::{self, Hit, SweepResult};
 use super::tiles::Tiles;
 
@@ -27,7 +27,8 @@ const CODES: CodeProduct = CodeProduct { tiles: TILES, hamming, arrange: None };
 pub(super) static KERNEL: Kernel = Kernel {
     name: "portable",
     number_tiles: TILES,
-    float32,
+    float32: float32::<ONE_CHUNK>,
+    float32_in_chunks: float32::<CHUNK>,
     bfloat16: None,
     int16: None,
     partial: None,
@@ -50,20 +51,21 @@ pub(super) static KERNEL: Kernel = Kernel {
     available: || true,
 };
 
-fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+fn float32<const CHUNK: usize>(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     let (rows, _) = rows.as_chunks::<ROWS>();
     let (columns, _) = columns.as_chunks::<COLUMNS>();
-    let mut sums = [[0.0f32; COLUMNS]; ROWS];
-    for (row, column) in rows[..steps].iter().zip(&columns[..steps]) {
-        for r in 0..ROWS {
-            let x = f32::from_bits(row[r]);
-            for c in 0..COLUMNS {
-                sums[r][c] += x * f32::from_bits(column[c]);
+    tile[..ROWS * COLUMNS].fill(0.0);
+    for (rows, columns) in rows[..steps].chunks(CHUNK).zip(columns[..steps].chunks(CHUNK)) {
+        let mut sums = [[0.0f32; COLUMNS]; ROWS];
+        for (row, column) in rows.iter().zip(columns) {
+            for r in 0..ROWS {
+                let x = f32::from_bits(row[r]);
+                for c in 0..COLUMNS {
+                    sums[r][c] += x * f32::from_bits(column[c]);
+                }
             }
         }
-    }
-    for (out, sum) in tile.chunks_exact_mut(COLUMNS).zip(sums) {
-        out.copy_from_slice(&sum);
+        tile.iter_mut().zip(sums.as_flattened()).for_each(|(value, sum)| *value += sum);
     }
 }
 

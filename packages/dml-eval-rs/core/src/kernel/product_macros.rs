@@ -240,25 +240,35 @@ macro_rules! products {
         }
 
         #[target_feature(enable = $features)]
-        pub(super) fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+        pub(super) fn float32<const CHUNK: usize>(
+            steps: usize,
+            rows: &[u32],
+            columns: &[u32],
+            tile: &mut [f32],
+        ) {
             let (mut row, mut column) = (rows.as_ptr().cast::<f32>(), columns.as_ptr());
-            let mut sums = [[v::as_floats(v::zero()); VECTORS]; ROWS];
-            // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps`
-            // steps and the tile ROWS × COLUMNS values.
-            unsafe {
-                for _ in 0..steps {
-                    let panel = load(column);
-                    for (r, sums) in sums.iter_mut().enumerate() {
-                        let x = v::floats(*row.add(r));
-                        for (sum, y) in sums.iter_mut().zip(panel) {
-                            *sum = v::multiply_add(x, v::as_floats(y), *sum);
+            for first in (0..steps.max(1)).step_by(CHUNK) {
+                let mut sums = [[v::as_floats(v::zero()); VECTORS]; ROWS];
+                // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps`
+                // steps and the tile ROWS × COLUMNS values.
+                unsafe {
+                    for _ in 0..CHUNK.min(steps - first) {
+                        let panel = load(column);
+                        for (r, sums) in sums.iter_mut().enumerate() {
+                            let x = v::floats(*row.add(r));
+                            for (sum, y) in sums.iter_mut().zip(panel) {
+                                *sum = v::multiply_add(x, v::as_floats(y), *sum);
+                            }
                         }
+                        row = row.add(ROWS);
+                        column = column.add(COLUMNS);
                     }
-                    row = row.add(ROWS);
-                    column = column.add(COLUMNS);
-                }
-                for (at, sum) in sums.as_flattened().iter().enumerate() {
-                    v::store_floats(tile.as_mut_ptr().add(v::LANES * at), *sum);
+                    for (at, sum) in sums.as_flattened().iter().enumerate() {
+                        let to = tile.as_mut_ptr().add(v::LANES * at);
+                        let sum =
+                            if first == 0 { *sum } else { v::add_floats(v::load_floats(to), *sum) };
+                        v::store_floats(to, sum);
+                    }
                 }
             }
         }

@@ -136,6 +136,8 @@ pub struct Kernel {
     /// The tiles for products of numbers.
     pub(crate) number_tiles: Tiles,
     pub(super) float32: Product,
+    /// Adds up the terms in chunks of `CHUNK` terms, then the chunks.
+    pub(super) float32_in_chunks: Product,
     pub(super) bfloat16: Option<Product>,
     pub(super) int16: Option<Product>,
     pub(crate) partial: Option<PartialProduct>,
@@ -163,6 +165,12 @@ pub enum Word {
     ByteQuad,
     Bits,
 }
+
+/// The number of terms of a float32 product to add up before they are added to the sum of earlier
+/// chunks, which makes rounding errors smaller.
+pub(crate) const CHUNK: usize = 8;
+/// The length of a chunk that contains all terms of a product.
+pub(super) const ONE_CHUNK: usize = usize::MAX;
 
 /// The number of words at the end of an int16 row: a scale and a bias, both float32. If N is the
 /// exact product of the integers, a tile gets N·(σᵢσⱼ) + (βᵢ + βⱼ).
@@ -194,6 +202,11 @@ impl Kernel {
 
     pub(crate) fn has_bytes(&self) -> bool {
         self.bytes.is_some()
+    }
+
+    /// Returns the product for float32 that adds up the terms in chunks.
+    pub(crate) fn product_in_chunks(&self) -> CheckedProduct {
+        CheckedProduct { product: self.float32_in_chunks, ..self.product(Word::Float32) }
     }
 
     /// Returns the product for words of this kind.

@@ -6,6 +6,7 @@
 //! If the row contains approximate keys, exact keys are computed for positives and negatives that
 //! are too near to each other.
 
+use std::iter;
 use std::mem::{swap, take};
 use std::ops::Range;
 
@@ -39,6 +40,8 @@ const BUCKET_BITS: u32 = 16;
 const SORTED: u32 = 1 << 31;
 /// Buckets are used with at least this number of items per positive.
 const ITEMS_PER_POSITIVE: usize = 8;
+/// The number of marks that are read together.
+const MARKS: usize = 8;
 /// The number of keys to sample, to estimate the range of keys that integers must cover.
 const SAMPLE: usize = 128;
 
@@ -98,6 +101,18 @@ fn integer(entry: u64) -> u64 {
     (entry & !TIED) >> INTEGER_SHIFT
 }
 
+/// Iterates over the entries of a row's items, given the integers.
+fn entries<K, I>(row: &Row<'_, K, I>, integers: &[u32]) -> impl Iterator<Item = u64> + Clone {
+    let entry = |place: usize, integer: u32, is_match: bool| {
+        u64::from(integer) << INTEGER_SHIFT | (place as u64) << PLACE_SHIFT | u64::from(is_match)
+    };
+    let (from_row, from_given) = integers.split_at(row.keys.len());
+    let own = from_row.iter().zip(row.kinds).enumerate();
+    let own = own.map(move |(place, (integer, kind))| entry(place, *integer, *kind == Kind::Match));
+    let given = (row.keys.len()..).zip(from_given);
+    own.chain(given.map(move |(place, integer)| entry(place, *integer, true)))
+}
+
 /// Sorts the rows of queries, one after the other, using the same buffers.
 #[derive(Default)]
 pub(crate) struct RowRanker {
@@ -118,6 +133,8 @@ pub(crate) struct RowRanker {
     /// The entries of the items that matter, sorted by key in descending order, then by index.
     entries: Vec<u64>,
     ends: Vec<u32>,
+    /// Per entry, 1 if it is too near to the previous entry.
+    marks: Vec<u8>,
     /// Entries that exact keys must order, and their places and keys.
     open: Vec<Range<usize>>,
     places: Vec<u32>,
@@ -164,10 +181,9 @@ impl RowRanker {
             control.took(|| "first ranks selected");
         } else {
             self.ignore_buckets()?;
-            let excluded = self.excluded;
-            self.sort_some(row, |integer| integer != excluded)?;
+            self.sort_all(row)?;
         }
-        self.find_open(row)?;
+        self.find_open(row, kernel)?;
         if self.places.len() > most {
             return Ok(false);
         }
@@ -274,7 +290,20 @@ impl RowRanker {
         self.buckets.try_push(0)
     }
 
-    /// Sorts the entries of the items whose integers matter, digit by digit.
+    /// Sorts the entries of all items that aren't excluded.
+    fn sort_all<K, I>(&mut self, row: &Row<'_, K, I>) -> Result<()> {
+        let (integers, digit) = (take(&mut self.integers), self.digit(0));
+        let (parts, entries) = (1 << self.digit_bits, entries(row, &integers));
+        sort_by_part(entries, parts, digit, &mut self.ends, &mut self.entries)?;
+        self.integers = integers;
+        self.sort_by_other_digits()?;
+        // Excluded items come last.
+        let number = self.entries.partition_point(|entry| integer(*entry) < self.excluded.into());
+        self.entries.truncate(number);
+        Ok(())
+    }
+
+    /// Sorts the entries of the items whose integers matter.
     fn sort_some<K, I>(
         &mut self,
         row: &Row<'_, K, I>,
@@ -283,32 +312,36 @@ impl RowRanker {
         if self.entered.len() < row.len() {
             self.entered.try_resize(row.len(), 0)?;
         }
-        let (entries, mut number) = (&mut self.entered[..], 0);
-        let mut enter = |integer: u32, place: usize, is_match: bool| {
+        let (entered, mut number) = (&mut self.entered[..], 0);
+        entries(row, &self.integers).for_each(|entry| {
             // Always write the entry, because the CPU would mispredict a branch.
-            entries[number] = u64::from(integer) << INTEGER_SHIFT
-                | (place as u64) << PLACE_SHIFT
-                | u64::from(is_match);
-            number += usize::from(matters(integer));
-        };
-        let (from_row, from_given) = self.integers.split_at(row.keys.len());
-        for (place, (integer, kind)) in from_row.iter().zip(row.kinds).enumerate() {
-            enter(*integer, place, *kind == Kind::Match);
-        }
-        for (place, integer) in (row.keys.len()..).zip(from_given) {
-            enter(*integer, place, true);
-        }
-        let parts = 1 << self.digit_bits;
-        let digit = |shift| move |entry: &u64| (entry >> shift) as usize & (parts - 1);
+            entered[number] = entry;
+            number += usize::from(matters(integer(entry) as u32));
+        });
+        let (parts, digit) = (1 << self.digit_bits, self.digit(0));
         let entries = self.entered[..number].iter().copied();
-        sort_by_part(entries, parts, digit(INTEGER_SHIFT), &mut self.ends, &mut self.entries)?;
+        sort_by_part(entries, parts, digit, &mut self.ends, &mut self.entries)?;
+        self.sort_by_other_digits()
+    }
+
+    /// Sorts the entries, which are sorted by the lowest digit, by all digits.
+    fn sort_by_other_digits(&mut self) -> Result<()> {
         for at in 1..self.digits {
-            let digit = digit(INTEGER_SHIFT + at * self.digit_bits);
+            // The highest digit has another value for excluded items.
+            let parts = (1 << self.digit_bits) + usize::from(at + 1 == self.digits);
+            let digit = self.digit(at);
             swap(&mut self.entries, &mut self.spare);
             let entries = self.spare.iter().copied();
             sort_by_part(entries, parts, digit, &mut self.ends, &mut self.entries)?;
         }
         Ok(())
+    }
+
+    /// Returns the function from an entry to a digit. The highest digit includes all higher bits.
+    fn digit(&self, at: u32) -> impl Fn(&u64) -> usize + use<> {
+        let shift = INTEGER_SHIFT + at * self.digit_bits;
+        let bits = if at + 1 < self.digits { self.digit_bits } else { self.digit_bits + 1 };
+        move |entry| (entry >> shift) as usize & ((1 << bits) - 1)
     }
 
     /// Returns the number of items before an entry that aren't sorted.
@@ -318,7 +351,7 @@ impl RowRanker {
 
     /// Finds the sorted entries that are too near to each other, and must be ordered by exact keys:
     /// a positive and a negative or, if the keys in the row are exact, also two positives.
-    fn find_open<K, I>(&mut self, row: &Row<'_, K, I>) -> Result<()> {
+    fn find_open<K, I>(&mut self, row: &Row<'_, K, I>, kernel: &Kernel) -> Result<()> {
         self.open.clear();
         self.places.clear();
         let (entries, near) = (&self.entries[..], self.near);
@@ -326,14 +359,27 @@ impl RowRanker {
         let are_open = |a: u64, b: u64| {
             (integer(b) - integer(a) <= near) & ((if both { a ^ b } else { a | b }) & 1 == 1)
         };
-        // List the pairs without branches, which the CPU would mispredict.
-        self.ends.try_resize(entries.len(), 0)?;
-        let (pairs, mut number) = (&mut self.ends[..], 0);
-        for (at, pair) in (1..).zip(entries.windows(2)) {
-            pairs[number] = at;
-            number += usize::from(are_open(pair[0], pair[1]));
-        }
-        for at in pairs[..number].iter().map(|at| *at as usize) {
+        // Mark the second entry of open pairs.
+        self.marks.try_resize(entries.len().next_multiple_of(MARKS), 0)?;
+        let marks = &mut self.marks[..];
+        marks.fill(0);
+        kernel.vectorize(|| {
+            let pairs = entries.iter().zip(entries.iter().skip(1));
+            let marked = marks.iter_mut().skip(1).zip(pairs);
+            marked.for_each(|(mark, (a, b))| *mark = u8::from(are_open(*a, *b)));
+        });
+        let together = marks.as_chunks::<MARKS>().0.iter().enumerate();
+        let marked = together.flat_map(|(chunk, marks)| {
+            let mut bits = u64::from_le_bytes(*marks);
+            iter::from_fn(move || {
+                (bits != 0).then(|| {
+                    let at = bits.trailing_zeros() as usize / 8;
+                    bits &= bits - 1;
+                    chunk * MARKS + at
+                })
+            })
+        });
+        for at in marked {
             let (first, last) = (integer(entries[at - 1]), integer(entries[at]));
             let found = self.open.last().map_or(0, |open| open.end);
             let (mut start, mut end) = (at - 1, found.max(at + 1));
@@ -400,9 +446,10 @@ impl RowRanker {
     pub fn ranks(&self) -> Result<Vec<u64>> {
         let mut ranks = full(self.positives() + 1, 0)?;
         let mut number = 0;
+        let has_others = self.buckets.len() > 1;
         for (entry, at) in self.entries.iter().zip(1..) {
             // Always store the rank, because the CPU would mispredict a branch.
-            ranks[number] = at + self.others_before(*entry);
+            ranks[number] = at + if has_others { self.others_before(*entry) } else { 0 };
             number += (entry & 1) as usize;
         }
         ranks.pop();

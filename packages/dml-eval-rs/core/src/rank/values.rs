@@ -125,16 +125,18 @@ impl Order {
             }
         };
         let r = self.positives() as u64;
+        let mut so_far = (0, 0.0);
+        let mut precisions = |k| self.precisions(k, &mut so_far, control);
         let value = |metric: &Metric| match *metric {
             Metric::Recall(k) => self.recall(k),
             Metric::RPrecision => self.hits(r) / r as f64,
-            Metric::MapAtR => self.precisions(r, control) / r as f64,
+            Metric::MapAtR => precisions(r) / r as f64,
             Metric::ReciprocalRank => self.reciprocal_rank(u64::MAX, control),
             Metric::RecallShare(k) => (self.hits(k) / r as f64).min(1.0),
             Metric::ReciprocalRankAt(k) => self.reciprocal_rank(k, control),
             Metric::Precision(k) => self.hits(k) / k as f64,
-            Metric::AveragePrecisionAt(k) => self.precisions(k, control) / k.min(r) as f64,
-            Metric::AveragePrecision => self.precisions(u64::MAX, control) / r as f64,
+            Metric::AveragePrecisionAt(k) => precisions(k) / k.min(r) as f64,
+            Metric::AveragePrecision => precisions(u64::MAX) / r as f64,
             Metric::InverseNegativePenalty => self.over_last_rank(r as f64, control),
             Metric::Ndcg(k) => (self.gain(k, &gains, discounts, control) / best(k)).min(1.0),
         };
@@ -158,12 +160,19 @@ impl Order {
         }
     }
 
-    /// Computes the expected sum of the precisions at the positives in the first `k` items.
-    fn precisions(&self, k: u64, control: &Control) -> f64 {
+    /// Computes the expected sum of the precisions at the positives in the first `k` items. Ranks
+    /// go on from the number of positives and the sum `so_far` of a smaller k.
+    fn precisions(&self, k: u64, so_far: &mut (usize, f64), control: &Control) -> f64 {
         match self {
             Order::Ranks(ranks) => {
-                let ranks = up_to(ranks, k).iter().zip(1u64..);
-                ranks.fold(0.0, |sum, (rank, hits)| sum + hits as f64 / *rank as f64)
+                let first = up_to(ranks, k);
+                if first.len() < so_far.0 {
+                    *so_far = (0, 0.0);
+                }
+                let rest = first[so_far.0..].iter().zip(so_far.0 as u64 + 1..);
+                let sum = rest.fold(so_far.1, |sum, (rank, hits)| sum + hits as f64 / *rank as f64);
+                *so_far = (first.len(), sum);
+                sum
             }
             Order::Groups(groups) => {
                 within(groups, k).fold(0.0, |sum, group| group.add_precisions(sum, k, control))
