@@ -85,8 +85,8 @@ macro_rules! single_precision {
                 for at in (0..whole).step_by(8) {
                     for (sums_f64x4, (q, g)) in sums_f64x4.iter_mut().zip(q.iter().zip(g)) {
                         for (half, sum_f64x4) in sums_f64x4.iter_mut().enumerate() {
-                            // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that
-                            // all rows have equal lengths.
+                            // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks
+                            // that all rows have equal lengths.
                             let ($q, $g) = unsafe {
                                 (
                                     _mm_loadu_ps(q.as_ptr().add(at + 4 * half)),

@@ -86,8 +86,8 @@ macro_rules! single_precision {
                 let whole = length / 8 * 8;
                 for at in (0..whole).step_by(8) {
                     for (sum_f64x8, (q, g)) in sums_f64x8.iter_mut().zip(q.iter().zip(g)) {
-                        // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that all
-                        // rows have equal lengths.
+                        // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that
+                        // all rows have equal lengths.
                         let $q = unsafe { _mm256_loadu_ps(q.as_ptr().add(at)) };
                         // SAFETY: as above.
                         let $g = unsafe { _mm256_loadu_ps(g.as_ptr().add(at)) };

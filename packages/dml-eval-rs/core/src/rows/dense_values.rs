@@ -6,8 +6,7 @@
 //! in S changes it by at most u·|Σ_S aᵢbᵢ| ≤ u·|a_S|·|b_S|, except for factors 1 + u of later
 //! roundings. By Cauchy–Schwarz, all roundings together add at most u·w(a)·w(b), where
 //! w(a)² = Σ_S |a_S|² counts the square of a number as often as partial sums contain the number.
-//! For 128 and 512 numbers, this bound is 1/12 and 1/36 of the bound for a single float32 sum in any
-//! order.
+//! For 128 and 512 numbers, this bound is 1/12 and 1/36 of the bound for a single sum in any order.
 
 use std::ops::Range;
 use std::slice;
