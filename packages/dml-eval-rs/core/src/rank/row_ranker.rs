@@ -610,4 +610,26 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn excluded_items_do_not_precede_keys_below_the_sampled_range() {
+        const ITEMS: usize = 1000;
+        let mut ranker = RowRanker::default();
+        for positive in 1..ITEMS {
+            let key = |i: usize| if i == positive { -10.0 } else { i as f64 / ITEMS as f64 };
+            let kind = |i: usize| match i {
+                0 => Kind::Excluded,
+                _ if i == positive => Kind::Match,
+                _ => Kind::Negative,
+            };
+            let (keys, kinds): (Vec<f64>, Vec<Kind>) =
+                (0..ITEMS).map(|i| (key(i), kind(i))).unzip();
+            let index = |place| place as u64;
+            let row = Row { keys: &keys[..], slack: 1e-6, kinds: &kinds, index, given: &[] };
+            let with = (select(None).unwrap(), &Control::default());
+            let exact = |places: &[u32], keys: &mut Vec<f64>| row.keys_at(places, keys);
+            assert!(ranker.sort(&row, ITEMS as u64, with, usize::MAX, exact).unwrap());
+            assert_eq!(ranker.ranks().unwrap(), [ITEMS as u64 - 1]);
+        }
+    }
 }
