@@ -284,7 +284,8 @@ mod tests {
         let lost = (0.99 * UNIT32).sqrt() as f32;
         let number = |i: usize| match i {
             0 => 1.0,
-            _ if i < CHUNK || i < GROUP && i % CHUNK == 0 || i % GROUP == 0 => lost,
+            _ if i < CHUNK || i < GROUP && i.is_multiple_of(CHUNK) => lost,
+            _ if i.is_multiple_of(GROUP) => lost,
             _ => 0.0,
         };
         for dim in [CHUNK, GROUP, 8 * GROUP] {
