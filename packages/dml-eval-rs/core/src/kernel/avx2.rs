@@ -77,7 +77,7 @@ macro_rules! single_precision {
         fn $name(q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
             #[target_feature(enable = "avx2,fma")]
             fn sums<const SHARED: bool>(q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
-                // The compiler sees that the pairs share a query, and converts it once.
+                // So the compiler can see that the query is shared, and converts it once.
                 let q = if SHARED { [q[0]; PAIRS] } else { q };
                 let mut sums_f64x4 = [[_mm256_setzero_pd(); 2]; PAIRS];
                 let length = q[0].len();

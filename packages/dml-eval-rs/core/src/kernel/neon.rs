@@ -65,19 +65,19 @@ pub(super) static PLAIN: Kernel = Kernel {
 macro_rules! product {
     ($name:ident, $feature:literal, $load:ident, $add:ident) => {
         #[target_feature(enable = $feature)]
-        fn $name<const CHUNK: usize>(
+        fn $name<const TERMS: usize>(
             steps: usize,
             rows: &[u32],
             columns: &[u32],
             tile: &mut [f32],
         ) {
             let (mut row, mut column) = (rows.as_ptr().cast(), columns.as_ptr().cast());
-            for first in (0..steps.max(1)).step_by(CHUNK) {
+            for first in (0..steps.max(1)).step_by(TERMS) {
                 let mut sums = [[vdupq_n_f32(0.0); VECTORS]; ROWS];
                 // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps`
                 // steps and the tile ROWS × COLUMNS values.
                 unsafe {
-                    for _ in 0..CHUNK.min(steps - first) {
+                    for _ in 0..TERMS.min(steps - first) {
                         let panel = [$load(column), $load(column.add(4)), $load(column.add(8))];
                         let (upper, lower) = ($load(row), $load(row.add(4)));
                         for (v, p) in panel.into_iter().enumerate() {

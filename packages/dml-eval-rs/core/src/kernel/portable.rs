@@ -51,11 +51,11 @@ pub(super) static KERNEL: Kernel = Kernel {
     available: || true,
 };
 
-fn float32<const CHUNK: usize>(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+fn float32<const TERMS: usize>(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     let (rows, _) = rows.as_chunks::<ROWS>();
     let (columns, _) = columns.as_chunks::<COLUMNS>();
     tile[..ROWS * COLUMNS].fill(0.0);
-    for (rows, columns) in rows[..steps].chunks(CHUNK).zip(columns[..steps].chunks(CHUNK)) {
+    for (rows, columns) in rows[..steps].chunks(TERMS).zip(columns[..steps].chunks(TERMS)) {
         let mut sums = [[0.0f32; COLUMNS]; ROWS];
         for (row, column) in rows.iter().zip(columns) {
             for r in 0..ROWS {

@@ -240,19 +240,19 @@ macro_rules! products {
         }
 
         #[target_feature(enable = $features)]
-        pub(super) fn float32<const CHUNK: usize>(
+        pub(super) fn float32<const TERMS: usize>(
             steps: usize,
             rows: &[u32],
             columns: &[u32],
             tile: &mut [f32],
         ) {
             let (mut row, mut column) = (rows.as_ptr().cast::<f32>(), columns.as_ptr());
-            for first in (0..steps.max(1)).step_by(CHUNK) {
+            for first in (0..steps.max(1)).step_by(TERMS) {
                 let mut sums = [[v::as_floats(v::zero()); VECTORS]; ROWS];
                 // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps`
                 // steps and the tile ROWS × COLUMNS values.
                 unsafe {
-                    for _ in 0..CHUNK.min(steps - first) {
+                    for _ in 0..TERMS.min(steps - first) {
                         let panel = load(column);
                         for (r, sums) in sums.iter_mut().enumerate() {
                             let x = v::floats(*row.add(r));

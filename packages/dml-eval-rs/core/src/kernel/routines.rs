@@ -71,7 +71,7 @@ pub(crate) struct Rounding {
     pub section: usize,
     /// The length that the bytes for a sum in a section may have before they are rounded.
     pub longest: f32,
-    /// If instructions multiply matrices, the number of words that they take from a row. Then the
+    /// If instructions multiply matrices, the number of words that they take per row. Then the
     /// rows of a row panel lie one after the other: see `row_steps`.
     pub words_together: Option<usize>,
 }

@@ -327,7 +327,6 @@ impl RowRanker {
     /// Sorts the entries, which are sorted by the lowest digit, by all digits.
     fn sort_by_other_digits(&mut self) -> Result<()> {
         for at in 1..self.digits {
-            // The highest digit has another value for excluded items.
             let parts = (1 << self.digit_bits) + usize::from(at + 1 == self.digits);
             let digit = self.digit(at);
             swap(&mut self.entries, &mut self.spare);
@@ -337,7 +336,8 @@ impl RowRanker {
         Ok(())
     }
 
-    /// Returns the function from an entry to a digit. The highest digit includes all higher bits.
+    /// Returns the function from an entry to a digit. The highest has a bit more, for excluded
+    /// items.
     fn digit(&self, at: u32) -> impl Fn(&u64) -> usize + use<> {
         let shift = INTEGER_SHIFT + at * self.digit_bits;
         let bits = if at + 1 < self.digits { self.digit_bits } else { self.digit_bits + 1 };
