@@ -170,7 +170,7 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
          "a range knows its threshold"),
         ("^(avx|neon-bf16).*Float32", lambda _, o: o.how != "kmeans",
          "k-means takes the 16-bit screen"),
-        ("sampled|from cells", lambda _, o: o.how != "kmeans",
+        ("sampled|from cells|in blocks", lambda _, o: o.how != "kmeans",
          "the centroids are fewer than a panel"),
         (
             "guessed|of all items",

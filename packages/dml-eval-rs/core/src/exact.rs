@@ -107,12 +107,12 @@ pub(crate) fn packed_position(i: usize, padded: usize) -> usize {
     i % LANES * (padded / LANES) + i / LANES
 }
 
-/// Packs a row for exact tiles, lane by lane. Words after the last element of a lane stay 0.
-pub(crate) fn pack_lanes(row: &[f64], packed: &mut [f64]) {
-    for (lane, words) in packed.chunks_exact_mut(packed.len() / LANES).enumerate() {
-        for (word, element) in
-            words.iter_mut().zip(row[lane.min(row.len())..].iter().step_by(LANES))
-        {
+/// Packs a row for exact tiles, lane by lane, into each `width`-th word of `panel`. The length of
+/// the row must be [padded](padded_len).
+pub(crate) fn pack_lanes(row: &[f64], width: usize, panel: &mut [f64]) {
+    let mut words = panel.iter_mut().step_by(width);
+    for lane in 0..LANES {
+        for (element, word) in row[lane.min(row.len())..].iter().step_by(LANES).zip(&mut words) {
             *word = *element;
         }
     }

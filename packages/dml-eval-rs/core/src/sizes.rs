@@ -59,10 +59,7 @@ sizes! {
     narrow_panel_words: 6 << 20;
     /// Rows are also rounded to bytes if they have at least this number of words of integers.
     rounded_words: 12;
-    /// The maximum number of words of queries (or items) that are packed at a time to compute a
-    /// table of keys.
-    table_query_words: 8 << 20;
-    /// See `table_query_words`.
+    /// The maximum number of words of items that are packed at a time to compute a table of keys.
     table_item_words: 1 << 20;
     /// The approximate maximum number of keys in a table, for all queries together.
     table_keys: 4 << 20;

@@ -22,7 +22,7 @@ _FEW = {"directions": 2, **_TASKS}
 _BATCHES = {"count_bytes": 1, "bytes_per_input_byte": 0, "block_bytes": 4000}
 _FEW_LISTS = {"candidate_bytes": 1}
 _PARTS = {
-    "table_queries": 7, "table_keys": 20, "table_query_words": 1, "table_item_words": 1,
+    "table_queries": 7, "table_keys": 175, "table_item_words": 1,
     "class_table": 2,
 }  # fmt: skip
 _SCREEN = {"many_positives": NEVER, "few_queries": 0, "table_items": 0}
@@ -103,6 +103,7 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
     "guessed too high": {**_SCREEN, **_GUESSED, "guess_percent": 0, "block_bytes": 1},
     "tables": _TABLES,
     "tables in parts": {**_TABLES, **_PARTS},
+    "tables of few keys": {**_TABLES, "table_queries": 1, "table_keys": 4},
     "few queries": {"few_queries": NEVER},
     "allowed one by one": {"items_per_allowed": 0, "range_queries": 9},
 }
@@ -130,7 +131,7 @@ SIZES: dict[str, list[int | None]] = {
     "count_bytes": [1, 4000, None], "bytes_per_input_byte": [0, None], "class_table": [1, 3, None],
     "table_keys": [1, 60, None], "table_queries": [1, 7, None],
     "value_queries": [0, None], "items_per_open_value": [0, 4, NEVER],
-    "table_query_words": [1, 400, None], "table_item_words": [1, 400, None],
+    "table_item_words": [1, 400, None],
     "guess_spacing": [0, 1, 2, None], "sampled_per_listed": [0, None, NEVER],
     "guess_percent": [0, 60, 10_000, None], "nearest_bytes": [1, None],
     "candidate_bytes": [1, 9000, None],

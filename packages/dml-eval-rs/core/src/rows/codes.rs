@@ -14,7 +14,6 @@ use crate::rows::dense_values::DenseValues;
 use crate::rows::key_table::{Shape, fill};
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::packing::{Axis, Extent, Goal, Packing};
-use crate::rows::panels::Panels;
 use crate::rows::space::{Distances, Scratch, Space, Values};
 use crate::side::Side;
 
@@ -198,20 +197,10 @@ impl Codes<'_> {
         fill(
             shape,
             (queries, items),
-            |side, rows, width| {
+            |side, rows, width, panel| {
                 let axis = if side == Side::Query { Axis::Rows } else { Axis::Columns };
-                let encode = |lanes: Range<usize>, panel: &mut [u32], _: &mut [()]| {
-                    self.pack(
-                        side,
-                        axis,
-                        rows[lanes].iter().map(|&row| row as usize),
-                        width,
-                        panel,
-                    );
-                    Ok(())
-                };
-                Panels::load_together(rows.len(), width, shape.steps, Vec::new(), encode)
-                    .map(|(panels, _)| panels)
+                self.pack(side, axis, rows.iter().map(|&row| row as usize), width, panel);
+                Ok(())
             },
             |rows, columns, tile: &mut [f32]| product.tile(shape.steps, rows, columns, tile),
             (

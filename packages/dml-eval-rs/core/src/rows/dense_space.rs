@@ -2,12 +2,12 @@
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::exact::{UNIT64, pack_lanes, padded_len};
+use crate::exact::{UNIT64, padded_len};
 use crate::kernel::{Kernel, Sum};
 use crate::rows::dense::Dense;
 use crate::rows::dense_packing::DensePacking;
 use crate::rows::dense_values::DenseValues;
-use crate::rows::key_table::{Shape, fill, pack_rows};
+use crate::rows::key_table::{Shape, fill};
 use crate::rows::matrix::Source;
 use crate::rows::packing::Goal;
 use crate::rows::similarity::Similarity;
@@ -100,12 +100,8 @@ impl<'a> Space for Dense<'a> {
         fill(
             Shape { rows: products.rows, columns: products.columns, steps, tiles: 8 },
             (queries, items),
-            |side, rows, width| {
-                pack_rows(rows, width, steps, |row, scratch, words| {
-                    self.widen(side, row, &mut scratch.other)?;
-                    pack_lanes(&scratch.other, words);
-                    Ok(())
-                })
+            |side, rows, width, panel| {
+                self.pack(side, rows.iter().map(|row| *row as usize), width, panel)
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
             (item_square, convert),

@@ -126,7 +126,7 @@ impl<'s, 'a> DenseValues<'s, 'a> {
             }
             Ok(())
         };
-        let (panels, sizes) = Panels::load_together(rows.len(), width, steps, Vec::new(), encode)?;
+        let (panels, sizes) = Panels::load(rows.len(), width, steps, Vec::new(), encode)?;
         let (extent, weighted) =
             sizes.into_iter().fold((Extent::default(), 0.0f64), |(extent, w), own| {
                 (extent.max(own.0), w.max(own.1))

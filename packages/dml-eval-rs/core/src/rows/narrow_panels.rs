@@ -63,10 +63,10 @@ impl NarrowPanels {
         let whole_panel = |rows: Range<usize>, panel: &mut [u32], extras: &mut [E]| {
             encode(rows, width, panel, extras)
         };
-        let (whole, mut extras) = Panels::load_together(padded, width, steps, memory, whole_panel)?;
+        let (whole, mut extras) = Panels::load(padded, width, steps, memory, whole_panel)?;
         let mut narrow = None;
         if is_narrow {
-            let (panel, last) = Panels::load_together(
+            let (panel, last) = Panels::load(
                 lanes,
                 lanes,
                 steps,
@@ -173,7 +173,6 @@ mod tests {
 
     use super::*;
     use crate::kernel::{Word, names, select};
-    use crate::rows::space::Scratch;
 
     proptest! {
         #[test]
@@ -190,13 +189,12 @@ mod tests {
                     |n: usize| (0..n).map(|_| random.below(7) as f32 - 3.0).collect::<Vec<f32>>();
                 let (x, y) = (numbers(rows * steps), numbers(columns * steps));
                 let panel = |lanes: usize, numbers: &[f32]| {
-                    let encode = |lane: usize, _: &mut Scratch, words: &mut [u32]| {
-                        words.iter_mut().enumerate().for_each(|(step, word)| {
-                            *word = numbers[step * lanes + lane].to_bits()
-                        });
+                    let encode = |_, words: &mut [u32], _: &mut [()]| {
+                        let bits = numbers.iter().map(|number| number.to_bits());
+                        words.iter_mut().zip(bits).for_each(|(word, bits)| *word = bits);
                         Ok(())
                     };
-                    Panels::load(lanes, lanes, steps, encode).unwrap().0
+                    Panels::load(lanes, lanes, steps, Vec::new(), encode).unwrap().0
                 };
                 let (row_panel, column_panel) = (panel(rows, &x), panel(columns, &y));
                 let row_panel = Panel { words: row_panel.panel(0), lanes: rows, width: height };

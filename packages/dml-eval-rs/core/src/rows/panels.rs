@@ -6,8 +6,7 @@ use rayon::prelude::*;
 use zerocopy::FromZeros;
 
 use crate::error::Result;
-use crate::memory::{each, full, zeros};
-use crate::rows::space::Scratch;
+use crate::memory::{full, zeros};
 
 /// Packed rows. A panel contains the words of `width` rows: `panel[step * width + lane]`.
 pub(crate) struct Panels<T> {
@@ -22,34 +21,9 @@ pub(crate) const LINE: usize = 64;
 
 impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
     /// Packs `rows` rows of `steps` words, and pads the last panel with zeros. `encode` must write
-    /// the words for one row; the results of `encode` are returned, too.
+    /// the words and the extras of a panel's rows; the extras are returned, too. `memory` may come
+    /// from panels that are no longer used.
     pub fn load<E: Clone + Default + Send>(
-        rows: usize,
-        width: usize,
-        steps: usize,
-        encode: impl Fn(usize, &mut Scratch, &mut [T]) -> Result<E> + Sync,
-    ) -> Result<(Self, Vec<E>)> {
-        let (mut panels, mut extras) =
-            (Self::new(rows, width, steps, Vec::new())?, full(rows, E::default())?);
-        each(
-            panels.par_iter_mut().zip(extras.par_chunks_mut(width)).enumerate(),
-            || Ok((Scratch::default(), full(steps, T::default())?)),
-            |(scratch, row), (p, (panel, extras))| {
-                for (lane, extra) in extras.iter_mut().enumerate() {
-                    *extra = encode(p * width + lane, scratch, row)?;
-                    for (step, word) in row.iter().enumerate() {
-                        panel[step * width + lane] = *word;
-                    }
-                }
-                Ok(())
-            },
-        )?;
-        Ok((panels, extras))
-    }
-
-    /// Packs like [`load`](Self::load), except that `encode` must write all rows in a panel.
-    /// `memory` may come from panels that are no longer used.
-    pub fn load_together<E: Clone + Default + Send>(
         rows: usize,
         width: usize,
         steps: usize,
@@ -66,7 +40,7 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
     }
 
     /// Makes panels. Only padding is zero if there is enough `memory`.
-    fn new(rows: usize, width: usize, steps: usize, memory: Vec<T>) -> Result<Self> {
+    pub fn new(rows: usize, width: usize, steps: usize, memory: Vec<T>) -> Result<Self> {
         let (panels, words_per_panel) = (rows.div_ceil(width), steps * width);
         let len = panels * words_per_panel + LINE / size_of::<T>();
         let mut words = if len <= memory.len() { memory } else { zeros(len)? };
@@ -85,6 +59,10 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
 
     fn par_iter_mut(&mut self) -> impl IndexedParallelIterator<Item = &mut [T]> {
         self.words[self.first..].par_chunks_exact_mut(self.words_per_panel)
+    }
+
+    pub fn panel_mut(&mut self, p: usize) -> &mut [T] {
+        &mut self.words[self.first + p * self.words_per_panel..][..self.words_per_panel]
     }
 
     pub fn panel(&self, p: usize) -> &[T] {

@@ -83,7 +83,7 @@ impl Prefix {
         dim: usize,
         control: &Control,
     ) -> Result<Self> {
-        let count = directions.len() / dim;
+        let (count, width) = (directions.len() / dim, kernel.number_tiles.columns);
         let products = multiply(kernel, directions, directions, dim, control)?;
         let departure =
             |(at, v): (usize, &f64)| (v - f64::from(u8::from(at / count == at % count))).powi(2);
@@ -93,9 +93,13 @@ impl Prefix {
         // coordinates, and the squared row.
         let rounding = 32.0 * (dim as f64 + 8.0) * UNIT64 * (1.0 + root);
         let (directions, _) =
-            Panels::load(count, kernel.number_tiles.columns, dim, |index, _, row| {
-                for (out, v) in row.iter_mut().zip(&directions[index * dim..][..dim]) {
-                    *out = (*v as f32).to_bits();
+            Panels::load(count, width, dim, Vec::new(), |rows, panel, _: &mut [()]| {
+                for (lane, row) in
+                    directions[dim * rows.start..dim * rows.end].chunks_exact(dim).enumerate()
+                {
+                    for (word, v) in panel[lane..].iter_mut().step_by(width).zip(row) {
+                        *word = (*v as f32).to_bits();
+                    }
                 }
                 Ok(())
             })?;

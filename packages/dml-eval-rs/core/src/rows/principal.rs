@@ -7,7 +7,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::memory::{Grow, allocate, collect, zeros};
-use crate::rows::key_table::{Shape, fill, pack_rows};
+use crate::rows::key_table::{Shape, fill};
 use crate::side::Side;
 
 const ITERATIONS: usize = 2;
@@ -26,12 +26,13 @@ pub(super) fn multiply(
     fill(
         Shape { rows: kernel.exact.rows, columns: kernel.exact.columns, steps: dim, tiles: 1 },
         (&rows, &columns),
-        |side, rows, width| {
+        |side, rows, width, panel| {
             let of = if side == Side::Query { a } else { b };
-            pack_rows(rows, width, dim, |row, _, words| {
-                words.copy_from_slice(&of[row * dim..][..dim]);
-                Ok(())
-            })
+            for (lane, row) in rows.iter().enumerate() {
+                let words = panel[lane..].iter_mut().step_by(width);
+                words.zip(&of[*row as usize * dim..][..dim]).for_each(|(word, v)| *word = *v);
+            }
+            Ok(())
         },
         |rows, columns, tile: &mut [f64]| kernel.fused_tile(rows, columns, tile),
         (|_| (), |_: &[()], sums: &[f64], products: &mut [f64]| products.copy_from_slice(sums)),

@@ -71,7 +71,7 @@ impl RoundedRows {
             kernel.vectorize(RoundPanel { words, layout, group, rounding, axis, out });
             Ok(())
         };
-        let (panels, _) = Panels::load_together(rows, width, row_steps, memory, round)?;
+        let (panels, _) = Panels::load(rows, width, row_steps, memory, round)?;
         Ok(RoundedRows { panels, layout })
     }
 

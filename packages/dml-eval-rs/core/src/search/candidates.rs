@@ -36,6 +36,8 @@ impl Candidates {
 
 /// The number of lanes is a multiple of this, so that the compiler can use vector registers.
 const LANES: usize = 8;
+/// The maximum number of lanes whose largest keys are compared with each other.
+const FEW: usize = 64;
 
 /// Computes a lower bound for the key of the k-th nearest item in a row of a table, where any item
 /// may be the query itself.
@@ -49,8 +51,32 @@ fn least_of_nearest(k: usize, keys: &[f64], maxima: &mut Vec<f64>, kernel: &Kern
     }
     maxima.clear();
     maxima.try_extend(keys[..lanes].iter().copied())?;
-    for keys in keys[lanes..].chunks(lanes) {
-        kernel.vectorize(|| keep_larger(maxima, keys));
+    let least = kernel.vectorize(
+        #[inline(always)]
+        || {
+            for keys in keys[lanes..].chunks(lanes) {
+                keep_larger(maxima, keys);
+            }
+            if lanes <= FEW { Some(at_rank(maxima, k)) } else { None }
+        },
+    );
+    Ok(least.unwrap_or_else(|| *maxima.select_nth_unstable_by(k, |a, b| b.total_cmp(a)).1))
+}
+
+/// Returns the number with `rank` larger numbers, without branches that are mispredicted.
+#[inline(always)]
+fn at_rank(numbers: &[f64], rank: usize) -> f64 {
+    let mut least = [f64::INFINITY; LANES];
+    for of in numbers.as_chunks::<LANES>().0 {
+        let mut larger = [0; LANES];
+        for number in numbers {
+            for i in 0..LANES {
+                larger[i] += u64::from(*number > of[i]);
+            }
+        }
+        for i in 0..LANES {
+            least[i] = if larger[i] <= rank as u64 && of[i] < least[i] { of[i] } else { least[i] };
+        }
     }
-    Ok(*maxima.select_nth_unstable_by(k, |a, b| b.total_cmp(a)).1)
+    least.into_iter().fold(f64::INFINITY, f64::min)
 }

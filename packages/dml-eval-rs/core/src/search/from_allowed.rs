@@ -42,5 +42,5 @@ pub(super) fn find_all<S: Space>(
         list.add(keys.with_items(), None);
         Ok(())
     })?;
-    list.finish(found)
+    list.finish(found, space.kernel())
 }

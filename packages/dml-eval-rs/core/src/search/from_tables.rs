@@ -78,7 +78,7 @@ pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sy
             let others = found.candidates.find(k, keys, last.start, space.kernel())?;
             let others = others.filter(|(item, _)| Some(*item) != own(query));
             found.places.try_extend(others.map(|(item, key)| Place::new(key, item)))?;
-            found.sort(k)
+            found.sort(k, space.kernel())
         })?;
     }
     Ok(())

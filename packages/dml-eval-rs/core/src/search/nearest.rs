@@ -92,7 +92,7 @@ pub fn knn<'a>(
         scores: similarities,
         indices,
     };
-    results.store(0..few, control, |query, found| lock(&lists[query]).finish(found))
+    results.store(0..few, control, |query, found| lock(&lists[query]).finish(found, kernel))
 }
 
 /// Whether tables of keys are faster than a screen, as measured in

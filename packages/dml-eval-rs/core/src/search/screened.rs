@@ -284,7 +284,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
             found.keys.compute(space, query, own(query).into_iter())?;
             let mut list = lock(&lists[query - rows.start]);
             list.add(found.keys.with_items(), None);
-            list.finish(found)?;
+            list.finish(found, space.kernel())?;
             drop(list);
             complete(query, found)
         })?;

@@ -14,7 +14,8 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::exact::{pack_lanes, padded_len};
 use crate::kernel::Sum;
-use crate::rows::key_table::{Shape, fill, pack_rows};
+use crate::memory::Grow;
+use crate::rows::key_table::{Shape, fill};
 use crate::rows::matrix::Source;
 use crate::rows::panels::Panels;
 use crate::rows::similarity::Similarity;
@@ -57,10 +58,8 @@ impl Dense<'_> {
         fill(
             Shape { rows: products.rows, columns: products.columns, steps, tiles: 8 },
             (queries, items),
-            |side, rows, width| {
-                pack_rows(rows, width, steps, |row, scratch, words| {
-                    self.pack(side, row, scratch, words)
-                })
+            |side, rows, width, panel| {
+                self.pack(side, rows.iter().map(|row| *row as usize), width, panel)
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
             (|_| (), |_: &[()], sums: &[f64], scores: &mut [f64]| scores.copy_from_slice(sums)),
@@ -79,10 +78,10 @@ impl Dense<'_> {
     pub(crate) fn score_panels(&self, side: Side, rows: Range<usize>) -> Result<Panels<f64>> {
         let products = &self.kernel.exact;
         let width = if side == Side::Query { products.rows } else { products.columns };
-        let encode = |i: usize, scratch: &mut Scratch, words: &mut [f64]| {
-            self.pack(side, rows.start + i, scratch, words)
+        let encode = |part: Range<usize>, panel: &mut [f64], _: &mut [()]| {
+            self.pack(side, rows.start + part.start..rows.start + part.end, width, panel)
         };
-        Panels::load(rows.len(), width, padded_len(self.queries.dim()), encode)
+        Panels::load(rows.len(), width, padded_len(self.queries.dim()), Vec::new(), encode)
             .map(|(panels, _)| panels)
     }
 
@@ -127,9 +126,20 @@ impl Dense<'_> {
         }
     }
 
-    fn pack(&self, side: Side, row: usize, scratch: &mut Scratch, words: &mut [f64]) -> Result<()> {
-        self.widen(side, row, &mut scratch.other)?;
-        pack_lanes(&scratch.other, words);
+    /// Packs rows into a panel of `width` lanes for exact tiles.
+    pub(crate) fn pack(
+        &self,
+        side: Side,
+        rows: impl Iterator<Item = usize>,
+        width: usize,
+        panel: &mut [f64],
+    ) -> Result<()> {
+        let mut widened = Vec::new();
+        for (lane, row) in rows.enumerate() {
+            self.widen(side, row, &mut widened)?;
+            widened.try_resize(padded_len(widened.len()), 0.0)?;
+            pack_lanes(&widened, width, &mut panel[lane..]);
+        }
         Ok(())
     }
 
