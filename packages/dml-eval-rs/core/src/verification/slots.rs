@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{Kernel, Work, prefetch};
-use crate::memory::{Grow, allocate, collect, full, zeros};
+use crate::memory::{Grow, allocate, collect, zeros};
 use crate::peers::{Peers, part, reduce};
 use crate::rows::dense::Dense;
 use crate::rows::space::Space;
@@ -251,11 +251,9 @@ struct Lists {
     copy: usize,
     /// The list that replaces a full list.
     spare: Vec<f64>,
-    /// Negatives that haven't been distributed to parts yet, of which `waiting` are valid.
-    fresh: [f64; 2 * CHUNK],
-    waiting: usize,
-    lengths: Vec<u8>,
-    scores: Vec<[f64; SHORT]>,
+    /// The short lists one after the other, and per list the position of the next score.
+    scores: Vec<f64>,
+    positions: Vec<u32>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -270,39 +268,35 @@ impl Counter<'_> {
             return Ok(lists);
         }
         idle.1 += 1;
+        let parts = self.parts.len();
         Ok(Lists {
             copy: idle.1 % self.parts[0].copies.len(),
             spare: zeros(self.longest)?,
-            fresh: [0.0; 2 * CHUNK],
-            waiting: 0,
-            lengths: zeros(self.parts.len())?,
-            scores: full(self.parts.len(), [0.0; SHORT])?,
+            scores: zeros(parts * SHORT)?,
+            positions: collect((0..parts).map(|part| (part * SHORT) as u32))?,
         })
     }
 
-    /// Moves the first `number` fresh negatives to the short lists of parts.
+    /// Moves at most `CHUNK` negatives to the short lists of parts.
     #[inline(always)]
-    fn distribute(&self, lists: &mut Lists, number: usize) {
-        let fresh: [f64; CHUNK] = std::array::from_fn(|i| lists.fresh[i]);
+    fn distribute(&self, lists: &mut Lists, scores: &[f64]) {
+        let ends = &self.ends;
         // Compute all cells first, so that the compiler can vectorize this.
-        let mut parts = fresh.map(|score| self.ends.cell(score));
-        parts.iter_mut().for_each(|cell| *cell = usize::from(self.ends.before[*cell] & BEFORE));
-        if self.ends.most > 1 {
-            parts
-                .iter_mut()
-                .zip(fresh)
-                .for_each(|(part, score)| *part = self.ends.halve(score, *part, 1));
+        let mut parts = [0; CHUNK];
+        parts.iter_mut().zip(scores).for_each(|(part, score)| *part = ends.cell(*score));
+        for (part, score) in parts.iter_mut().zip(scores) {
+            let mut before = usize::from(ends.before[*part] & BEFORE);
+            if ends.most > 1 {
+                before = ends.halve(*score, before, 1);
+            }
+            *part = before + usize::from(ends.numbers[before] < *score);
         }
-        parts
-            .iter_mut()
-            .zip(fresh)
-            .for_each(|(part, score)| *part += usize::from(self.ends.numbers[*part] < score));
-        for (score, part) in fresh.into_iter().zip(parts).take(number) {
-            let length = &mut lists.lengths[part];
-            lists.scores[part][usize::from(*length) % SHORT] = score;
-            *length += 1;
-            if usize::from(*length) == SHORT {
-                self.flush(lists, part);
+        for (part, score) in parts.iter().zip(scores) {
+            let position = &mut lists.positions[*part];
+            lists.scores[*position as usize] = *score;
+            *position += 1;
+            if (*position as usize).is_multiple_of(SHORT) {
+                self.flush(lists, *part);
             }
         }
     }
@@ -311,12 +305,13 @@ impl Counter<'_> {
     /// might not fit.
     #[inline(never)]
     fn flush(&self, lists: &mut Lists, part: usize) {
-        let added = std::mem::take(&mut lists.lengths[part]) as usize;
+        let short = part * SHORT;
+        let added = std::mem::replace(&mut lists.positions[part], short as u32) as usize - short;
         let mut list = lock(&self.parts[part].copies[lists.copy].0);
         let List { scores, number } = &mut *list;
         // Copy the short list in full, even if it is only partly used, because copies of fixed
         // length do not need calls.
-        scores[*number..][..SHORT].copy_from_slice(&lists.scores[part]);
+        scores[*number..][..SHORT].copy_from_slice(&lists.scores[short..][..SHORT]);
         *number += added;
         if *number + SHORT > self.longest {
             self.control.took(|| "slots from full lists");
@@ -383,19 +378,20 @@ impl Work for Add<'_> {
             for (scores, others) in
                 line[first..items.len()].chunks(CHUNK).zip(others[first..].chunks(CHUNK))
             {
+                // Most chunks have no positives. Don't stop at the first, so that the compiler can
+                // vectorize this.
+                if !others.iter().fold(false, |any, other| any | (*other == label)) {
+                    counter.distribute(lists, scores);
+                    continue;
+                }
                 // Store all scores without a branch, but advance only after a negative, so the next
                 // score replaces a positive.
-                let (fresh, mut waiting) = (&mut lists.fresh, lists.waiting);
+                let (mut negatives, mut number) = ([0.0; CHUNK], 0);
                 for (score, other) in scores.iter().zip(others) {
-                    fresh[waiting % (2 * CHUNK)] = *score;
-                    waiting += usize::from(*other != label);
+                    negatives[number % CHUNK] = *score;
+                    number += usize::from(*other != label);
                 }
-                lists.waiting = waiting;
-                if lists.waiting >= CHUNK {
-                    counter.distribute(lists, CHUNK);
-                    lists.fresh.copy_within(CHUNK.., 0);
-                    lists.waiting -= CHUNK;
-                }
+                counter.distribute(lists, &negatives[..number]);
             }
         }
     }
@@ -493,8 +489,6 @@ pub(crate) fn count_and_keep(
     let end = |lists| lock(&counter.idle).0.push(lists);
     visit_scores(space, part, control, || counter.lists(), visit, end)?;
     for mut lists in std::mem::take(&mut lock(&counter.idle).0) {
-        let waiting = lists.waiting;
-        counter.distribute(&mut lists, waiting);
         (0..counter.parts.len()).for_each(|part| counter.flush(&mut lists, part));
     }
     for (p, part) in counter.parts.iter().enumerate() {
