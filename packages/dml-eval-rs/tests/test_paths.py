@@ -39,7 +39,8 @@ PATHS: dict[str, tuple[str, ...]] = {
     "evaluate": (
         *_TABLES, "positives by pairs", "positives from tables", "positives dropped",
         "screen or tables by a sample",
-        "ranks from keys", "ranks from distances", "counts from keys",
+        "ranks from keys", "ranks from distances", "first ranks from distances",
+        "counts from keys",
         "ranks from values", "near values ordered by keys", "values leave too much open",
         "first ranks selected", "items near positives sorted",
         "open pairs from a table", "screened in batches", "rounds of peers", "narrow panel",
@@ -108,6 +109,9 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
          "values decide the order of a hundred other rows"),
         ("ranks from distances", lambda _, o: o.similarity == "hamming",
          "only codes have integer distances"),
+        ("first ranks from", lambda name, o: not name.startswith("all ranks")
+         and (o.how == "rules" or o.ties == "index"),
+         "every rank matters, or counts of distances are enough"),
         ("rounds", lambda name, _: name == "peers", "a single process doesn't share work"),
         ("batches", lambda _, o: o.how != "shards", "parts are counted in one batch"),
     ),

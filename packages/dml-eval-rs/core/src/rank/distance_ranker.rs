@@ -4,6 +4,7 @@
 //! except the order of items with equal distances. If ties are broken by index, this order comes
 //! from a second pass over the items.
 
+use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::memory::{Grow, full, zeros};
@@ -28,6 +29,8 @@ pub(crate) struct DistanceRanker {
     nearer: Vec<u32>,
     /// Per part, the positives: the distance and, in the lower half, the number of nearer items.
     found: Vec<u64>,
+    /// The marks of the nearest items, in the row's order.
+    nearest: Vec<u16>,
 }
 
 /// Calls `visit` with parts and the items in them: the first items of all parts first. The last
@@ -55,6 +58,7 @@ impl DistanceRanker {
             slots: zeros(distances + 1)?,
             nearer: zeros((distances + 1) * PARTS)?,
             found: Vec::new(),
+            nearest: Vec::new(),
         })
     }
 
@@ -66,11 +70,13 @@ impl DistanceRanker {
         marks: &mut Vec<u16>,
         kernel: &Kernel,
     ) -> Result<()> {
-        let excluded = 2 * self.distances as u16;
+        let distances = self.distances;
         marks.try_resize(row.len(), 0)?;
         kernel.vectorize(
             #[inline(always)]
             || {
+                // If this was computed before, the compiler would use branches instead of vectors.
+                let excluded = 2 * distances as u16;
                 for ((mark, distance), kind) in marks.iter_mut().zip(row).zip(kinds) {
                     let counted = 2 * distance + *kind as u16;
                     *mark = if *kind == Kind::Excluded { excluded } else { counted };
@@ -78,13 +84,18 @@ impl DistanceRanker {
             },
         );
         self.counts.fill(0);
-        self.by_part.fill(0);
-        let (stride, by_part) = (self.counts.len(), &mut self.by_part[..]);
-        visit_parts(marks, |part, mark| by_part[part * stride + usize::from(mark)] += 1);
+        self.count_by_part(marks);
+        let stride = self.counts.len();
         for part in self.by_part.chunks_exact(stride) {
             self.counts.iter_mut().zip(part).for_each(|(sum, count)| *sum += count);
         }
         Ok(())
+    }
+
+    fn count_by_part(&mut self, marks: &[u16]) {
+        self.by_part.fill(0);
+        let (stride, by_part) = (self.counts.len(), &mut self.by_part[..]);
+        visit_parts(marks, |part, mark| by_part[part * stride + usize::from(mark)] += 1);
     }
 
     /// Iterates over the numbers of negatives and positives per distance.
@@ -93,8 +104,15 @@ impl DistanceRanker {
         counts.iter().map(|[negatives, positives]| (*negatives as usize, *positives as usize))
     }
 
-    /// Orders the positives of a marked row under a rule for ties.
-    pub fn order(&mut self, marks: &[u16], ties: Ties) -> Result<Order> {
+    /// Orders the positives of a marked row under a rule for ties. `depth` is the last rank that
+    /// matters apart from the first positive's; larger ranks may be too large.
+    pub fn order(
+        &mut self,
+        marks: &[u16],
+        ties: Ties,
+        depth: u64,
+        control: &Control,
+    ) -> Result<Order> {
         if ties == Ties::Expected {
             let mut before = 0;
             let number = self.by_distance().filter(|(_, positives)| *positives > 0).count();
@@ -124,8 +142,17 @@ impl DistanceRanker {
             return Ok(Order::from_counts(ranks));
         }
         ranks.pop();
-        let ends = self.find(marks)?;
         self.first_slots();
+        let mut nearest = std::mem::take(&mut self.nearest);
+        let marks = if self.keep_nearest(marks, depth, &mut nearest)? {
+            control.took(|| "first ranks from distances");
+            ranks.fill(marks.len() as u64);
+            self.count_by_part(&nearest);
+            &nearest
+        } else {
+            marks
+        };
+        let ends = self.find(marks)?;
         for (part, end) in ends.into_iter().enumerate() {
             for positive in &self.found[part * (marks.len() / PARTS)..end] {
                 let slot = &mut self.slots[(positive >> 32) as usize];
@@ -133,7 +160,35 @@ impl DistanceRanker {
                 *slot += 1;
             }
         }
+        self.nearest = nearest;
         Ok(Order::Ranks(ranks))
+    }
+
+    /// Keeps the items up to the distance of rank `depth`, and up to the first positive. Returns
+    /// false if these are more than half of the row.
+    fn keep_nearest(&self, marks: &[u16], depth: u64, nearest: &mut Vec<u16>) -> Result<bool> {
+        let (mut before, mut positives_before, mut distances) = (0, 0, 0);
+        for (negatives, positives) in self.by_distance() {
+            if before >= depth && positives_before > 0 {
+                break;
+            }
+            before += (negatives + positives) as u64;
+            positives_before += positives;
+            distances += 1;
+        }
+        if before > marks.len() as u64 / 2 {
+            return Ok(false);
+        }
+        nearest.clear();
+        nearest.try_resize(marks.len(), 0)?;
+        let mut number = 0;
+        for mark in marks {
+            // Always store the mark, because the CPU would mispredict a branch.
+            nearest[number] = *mark;
+            number += usize::from(*mark < 2 * distances);
+        }
+        nearest.truncate(number);
+        Ok(true)
     }
 
     /// Finds the positives in a marked row. Returns where the positives of each part end.
@@ -197,7 +252,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::control::Control;
     use crate::kernel::select;
     use crate::rank::metric::Metric;
     use crate::rank::ties::TieRules;
@@ -226,12 +280,14 @@ mod tests {
             prop_assume!(!positives.is_empty());
             let (mut ranker, mut marks) = (DistanceRanker::new(6).unwrap(), Vec::new());
             ranker.count(&row, &kinds, &mut marks, select(None).unwrap()).unwrap();
-            let metrics = [
-                Metric::AveragePrecision,
+            let shallow = [
+                Metric::MapAtR,
                 Metric::RPrecision,
                 Metric::ReciprocalRank,
-                Metric::Recall(3),
+                Metric::Recall(9),
             ];
+            let deep = [Metric::AveragePrecision];
+            let depth = positives.len() as u64;
             let (control, discounts) =
                 (Control::default(), Discounts::new(0, &Control::default()).unwrap());
             for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
@@ -239,14 +295,16 @@ mod tests {
                 let mut counts = vec![0; rules.slots_per_positive() * positives.len() + 1];
                 with_kind(Kind::Negative)
                     .for_each(|n| counts[rules.slot(0, &positives, n.key, n.index)] += 1);
-                let orders = [
-                    ranker.order(&marks, ties),
-                    Order::new(&positives, &counts, (rules, ties)),
-                ];
-                let [found, expected] = orders.map(|order| {
-                    order.unwrap().metrics(&metrics, None, &discounts, &control).unwrap()
-                });
-                prop_assert_eq!(found, expected);
+                for (metrics, depth) in [(&deep[..], u64::MAX), (&shallow[..], depth)] {
+                    let orders = [
+                        ranker.order(&marks, ties, depth, &control),
+                        Order::new(&positives, &counts, (rules, ties)),
+                    ];
+                    let [found, expected] = orders.map(|order| {
+                        order.unwrap().metrics(metrics, None, &discounts, &control).unwrap()
+                    });
+                    prop_assert_eq!(found, expected);
+                }
             }
             prop_assert_eq!(
                 ranker.list_positives(&marks, |place| first + place as u64).unwrap(),

@@ -74,7 +74,9 @@ impl Ranking<'_> {
                             self.relation.gallery_index(place as u32)
                         })?;
                     }
-                    let orders = self.ties.iter().map(|ties| ranker.order(marks, *ties));
+                    let depth = self.depth(query);
+                    let orders =
+                        self.ties.iter().map(|ties| ranker.order(marks, *ties, depth, control));
                     Ok((query, self.metrics(query, orders, &positives, discounts, control)?))
                 },
                 &mut store,
@@ -175,7 +177,7 @@ impl Ranking<'_> {
             && self.relation.grades().is_none()
     }
 
-    /// Returns the last rank that matters to a query.
+    /// Returns the last rank that matters to a query, apart from the first positive's.
     fn depth(&self, query: u32) -> u64 {
         let depth = self.metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
         depth.max(self.relation.number(query as usize) as u64)
