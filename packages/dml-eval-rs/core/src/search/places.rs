@@ -125,20 +125,19 @@ pub(super) struct Found {
 impl Found {
     /// Sorts the places, and drops all but the `k` nearest.
     pub fn sort(&mut self, k: usize, kernel: &Kernel) -> Result<()> {
-        if self.places.len() < MANY {
-            kernel.vectorize(SortFew(&mut self.places));
-            self.places.truncate(k);
-            return Ok(());
-        }
-        select(&mut self.places, k);
-        self.places.truncate(k);
-        sort(&mut self.places, &mut self.spare, &mut self.ends)
+        swap(&mut self.places, &mut self.spare);
+        sort_nearest(&self.spare, k, (&mut self.places, &mut self.ends), kernel)
     }
 }
 
-/// Sorts the places. Many places are first distributed over parts of the key range, as many
-/// parts as places, so most are small.
-fn sort(places: &mut Vec<Place>, spare: &mut Vec<Place>, ends: &mut Vec<u32>) -> Result<()> {
+/// Stores the `k` nearest of `places` in `nearest`, nearest first. Many places are first distributed
+/// over parts of the key range, as many parts as places, so most are small.
+fn sort_nearest(
+    places: &[Place],
+    k: usize,
+    (nearest, ends): (&mut Vec<Place>, &mut Vec<u32>),
+    kernel: &Kernel,
+) -> Result<()> {
     /// The width of the range, relative to the mean key minus the least key. All nearer places
     /// belong to the first part.
     const RANGE: f64 = 4.0;
@@ -150,18 +149,29 @@ fn sort(places: &mut Vec<Place>, spare: &mut Vec<Place>, ends: &mut Vec<u32>) ->
     let range = RANGE * (sum / parts as f64 - least);
     let scale = (parts as f64 - 1.0) / range;
     if parts < MANY || !(scale > 0.0 && scale.is_finite()) {
-        places.sort_unstable();
-        return Ok(());
+        nearest.clear();
+        nearest.try_extend(places.iter().copied())?;
+        if parts < MANY {
+            kernel.vectorize(SortFew(nearest));
+        } else {
+            select(nearest, k);
+            nearest.truncate(k);
+            nearest.sort_unstable();
+        }
+    } else {
+        // Rounding doesn't reverse the order of keys.
+        let part = |place: &Place| ((range - (place.key() - least)) * scale) as usize;
+        sort_by_part(places.iter().copied(), parts, part, ends, nearest)?;
+        let mut start = 0;
+        for end in ends.iter().map(|end| *end as usize) {
+            if start >= k {
+                break;
+            }
+            nearest[start..end].sort_unstable();
+            start = end;
+        }
     }
-    // Rounding doesn't reverse the order of keys.
-    let part = |place: &Place| ((range - (place.key() - least)) * scale) as usize;
-    sort_by_part(places.iter().copied(), parts, part, ends, spare)?;
-    swap(places, spare);
-    let mut start = 0;
-    for &end in &*ends {
-        places[start..end as usize].sort_unstable();
-        start = end as usize;
-    }
+    nearest.truncate(k);
     Ok(())
 }
 
@@ -261,8 +271,10 @@ impl<'a> Nearest<'a> {
 
     /// Moves the nearest items to `found`, nearest first.
     pub fn finish(&mut self, found: &mut Found, kernel: &Kernel) -> Result<()> {
-        self.move_to(found)?;
-        found.sort(self.k, kernel)
+        let places = &self.places[..self.count];
+        sort_nearest(places, self.k, (&mut found.places, &mut found.ends), kernel)?;
+        self.clear();
+        Ok(())
     }
 }
 
