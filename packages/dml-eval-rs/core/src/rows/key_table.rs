@@ -40,6 +40,9 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
     keys: &mut [K],
     control: &Control,
 ) -> Result<()> {
+    if queries.is_empty() {
+        return Ok(());
+    }
     let Shape { rows: height, columns: width, steps, tiles } = shape;
     // When queries are few, groups should be smaller, so that threads don't wait for each other.
     let group = QUERIES_PER_GROUP.min(queries.len() / (4 * rayon::current_num_threads()));
