@@ -11,8 +11,8 @@ use crate::memory::{Grow, allocate, each, full};
 use crate::rows::panels::Panels;
 use crate::side::Side;
 
-/// The approximate maximum number of queries that a thread packs, and compares with a panel of items
-/// while the panel is in the cache.
+/// The approximate maximum number of queries that a thread packs, and compares with a panel of
+/// items while the panel is in the cache.
 const QUERIES_PER_GROUP: usize = 64;
 
 /// The shape of tiles and packed rows.

@@ -88,10 +88,10 @@ impl Work for SortFew<'_> {
             (*key, *item) = ((place >> 32) as u64, u64::from(*place as u32));
         }
         let number = self.0.len();
-        let (of_keys, of_items) = (keys.as_chunks::<TOGETHER>().0, items.as_chunks::<TOGETHER>().0);
+        let together = keys.as_chunks::<TOGETHER>().0.iter().zip(items.as_chunks::<TOGETHER>().0);
         let mut before = [[0; TOGETHER]; MANY / TOGETHER];
         for (before, (of_keys, of_items)) in
-            before.iter_mut().zip(of_keys.iter().zip(of_items)).take(number.div_ceil(TOGETHER))
+            before.iter_mut().zip(together).take(number.div_ceil(TOGETHER))
         {
             // Counts in a local array stay in registers.
             let mut counts = [0; TOGETHER];
@@ -130,8 +130,8 @@ impl Found {
     }
 }
 
-/// Stores the `k` nearest of `places` in `nearest`, nearest first. Many places are first distributed
-/// over parts of the key range, as many parts as places, so most are small.
+/// Stores the `k` nearest of `places` in `nearest`, nearest first. Many places are first
+/// distributed over parts of the key range, as many parts as places, so most are small.
 fn sort_nearest(
     places: &[Place],
     k: usize,
