@@ -177,7 +177,7 @@ impl Ranking<'_> {
             && self.relation.grades().is_none()
     }
 
-    /// Returns the last rank that matters to a query, apart from the first positive's.
+    /// Returns the last rank on which the query's metrics depend, except the first positive's rank.
     fn depth(&self, query: u32) -> u64 {
         let depth = self.metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
         depth.max(self.relation.number(query as usize) as u64)
