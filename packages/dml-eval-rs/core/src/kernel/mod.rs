@@ -31,6 +31,7 @@ mod avx512_sweep;
 mod brackets;
 #[cfg(all(test, unix))]
 mod byte_tests;
+mod caches;
 mod exact_macros;
 mod float_environment;
 #[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -44,7 +45,6 @@ mod instructions;
 mod neon;
 mod portable;
 mod portable_bytes;
-mod prefetch;
 #[cfg(target_arch = "x86_64")]
 mod product_macros;
 #[cfg(test)]
@@ -58,9 +58,9 @@ use crate::error::{Result, argument};
 pub(crate) use brackets::ItemBrackets;
 #[cfg(test)]
 pub(crate) use brackets::Thresholds;
+pub(crate) use caches::{copy_past_caches, prefetch};
 pub use float_environment::set_default_float_environment;
 pub(crate) use instructions::Work;
-pub(crate) use prefetch::prefetch;
 pub use routines::Kernel;
 pub(crate) use routines::{
     AFFINE_STEPS, BYTE_AFFINE_STEPS, CHUNK, CheckedProduct, Parts, ROUNDED_AFFINE_STEPS, Rounding,

@@ -3,7 +3,7 @@
 //!
 //! The positives are divided into parts of equal size. The negatives are collected in a list per
 //! part, and counted when the list is full, so that the part and the counts stay in a core's
-//! caches. Memory limits the speed, so lines are prefetched.
+//! caches. Memory limits the speed, so a part is prefetched, and lists are stored past the caches.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
@@ -11,10 +11,11 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::kernel::{Kernel, Work, prefetch};
+use crate::kernel::{Kernel, Work, copy_past_caches, prefetch};
 use crate::memory::{Grow, allocate, collect, zeros};
 use crate::peers::{Peers, part, reduce};
 use crate::rows::dense::Dense;
+use crate::rows::panels::LINE;
 use crate::rows::space::Space;
 use crate::side::Side;
 use crate::verification::all_scores::visit_scores;
@@ -24,7 +25,7 @@ use crate::verification::sample::Bracket;
 
 /// The cells per number of a `Ladder`: of the ladder that finds a score's part, and of a part's
 /// ladder of positives.
-const CELLS_PER_PART: usize = 8;
+const CELLS_PER_PART: usize = 16;
 const CELLS_PER_POSITIVE: usize = 4;
 /// In `Ladder::before`, `OPEN_CELL` marks a cell with numbers, and the bits `BEFORE` count the
 /// numbers in lower cells.
@@ -39,8 +40,13 @@ const TOGETHER: usize = 4;
 const OPEN: usize = 8 * CHUNK;
 /// The maximum size of separate lists and counts for threads, in bytes.
 const COUNTER_BYTES: usize = 48 << 20;
-/// The length of a thread's list for a part.
+/// The length of a thread's list for a part. A chunk is added before the lengths of lists are
+/// checked, because a branch per score would often be mispredicted.
 const SHORT: usize = 128;
+const WITH_CHUNK: usize = SHORT + CHUNK;
+/// The number of scores that are moved to the short lists together, so that these stay in a core's
+/// first-level cache, which a tile's product fills.
+const BATCH: usize = 4096;
 /// With more parts than this, parts get larger instead, so that a thread's short lists stay in a
 /// core's second-level cache.
 const PARTS: usize = 256;
@@ -169,10 +175,27 @@ struct Part<'a> {
     copies: Vec<(Mutex<List>, Mutex<Vec<u64>>)>,
 }
 
-/// A list of negatives. The first `number` entries of `scores` are valid.
+/// A list of negatives.
 struct List {
-    scores: Vec<f64>,
-    number: usize,
+    /// Entries to align the list to `LINE` bytes, then the list.
+    entries: Vec<f64>,
+    length: usize,
+}
+
+impl List {
+    fn new(longest: usize) -> Result<List> {
+        Ok(List { entries: zeros(longest + LINE / 8)?, length: 0 })
+    }
+
+    fn scores(&self) -> &[f64] {
+        &self.entries[self.entries.as_ptr().align_offset(LINE)..][..self.length]
+    }
+
+    fn append(&mut self, scores: &[f64]) {
+        let end = self.entries.as_ptr().align_offset(LINE) + self.length;
+        copy_past_caches(scores, &mut self.entries[end..][..scores.len()]);
+        self.length += scores.len();
+    }
 }
 
 /// Adds scores to the counts of a part.
@@ -250,10 +273,13 @@ struct Counter<'a> {
 struct Lists {
     copy: usize,
     /// The list that replaces a full list.
-    spare: Vec<f64>,
-    /// The short lists one after the other, and per list the position of the next score.
+    spare: List,
+    /// Negatives that aren't in a short list yet. The first `number` entries are valid.
+    waiting: Vec<f64>,
+    number: usize,
+    /// The short lists one after the other, and their lengths.
     scores: Vec<f64>,
-    positions: Vec<u32>,
+    lengths: Vec<u32>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -271,58 +297,65 @@ impl Counter<'_> {
         let parts = self.parts.len();
         Ok(Lists {
             copy: idle.1 % self.parts[0].copies.len(),
-            spare: zeros(self.longest)?,
-            scores: zeros(parts * SHORT)?,
-            positions: collect((0..parts).map(|part| (part * SHORT) as u32))?,
+            spare: List::new(self.longest)?,
+            waiting: zeros(BATCH + self.kernel.exact.columns + CHUNK)?,
+            number: 0,
+            scores: zeros(parts * WITH_CHUNK)?,
+            lengths: zeros(parts)?,
         })
     }
 
-    /// Moves at most `CHUNK` negatives to the short lists of parts.
+    /// Moves the waiting negatives to the short lists of parts.
     #[inline(always)]
-    fn distribute(&self, lists: &mut Lists, scores: &[f64]) {
-        let ends = &self.ends;
-        // Compute all cells first, so that the compiler can vectorize this.
-        let mut parts = [0; CHUNK];
-        parts.iter_mut().zip(scores).for_each(|(part, score)| *part = ends.cell(*score));
-        for (part, score) in parts.iter_mut().zip(scores) {
-            let mut before = usize::from(ends.before[*part] & BEFORE);
-            if ends.most > 1 {
-                before = ends.halve(*score, before, 1);
+    fn distribute(&self, lists: &mut Lists) {
+        let (ends, number) = (&self.ends, std::mem::take(&mut lists.number));
+        for start in (0..number).step_by(CHUNK) {
+            let scores = &lists.waiting[start..][..CHUNK];
+            // Compute all cells first, so that the compiler can vectorize this.
+            let mut parts = [0; CHUNK];
+            parts.iter_mut().zip(scores).for_each(|(part, score)| *part = ends.cell(*score));
+            for (part, score) in parts.iter_mut().zip(scores) {
+                let mut before = usize::from(ends.before[*part] & BEFORE);
+                if ends.most > 1 {
+                    before = ends.halve(*score, before, 1);
+                }
+                *part = before + usize::from(ends.numbers[before] < *score);
             }
-            *part = before + usize::from(ends.numbers[before] < *score);
-        }
-        for (part, score) in parts.iter().zip(scores) {
-            let position = &mut lists.positions[*part];
-            lists.scores[*position as usize] = *score;
-            *position += 1;
-            if (*position as usize).is_multiple_of(SHORT) {
-                self.flush(lists, *part);
+            let parts = &parts[..CHUNK.min(number - start)];
+            let mut longest = 0;
+            for (part, score) in parts.iter().zip(scores) {
+                let length = &mut lists.lengths[*part];
+                lists.scores[*part * WITH_CHUNK + *length as usize] = *score;
+                *length += 1;
+                longest = longest.max(*length);
+            }
+            if longest as usize >= SHORT {
+                for part in parts {
+                    if lists.lengths[*part] as usize >= SHORT {
+                        self.flush(lists, *part);
+                    }
+                }
             }
         }
     }
 
-    /// Moves a short list to the list of the part, and counts this list when the next short list
-    /// might not fit.
+    /// Moves a short list that is full to the list of the part, and counts this list when it is
+    /// full.
     #[inline(never)]
     fn flush(&self, lists: &mut Lists, part: usize) {
-        let short = part * SHORT;
-        let added = std::mem::replace(&mut lists.positions[part], short as u32) as usize - short;
+        let short = &mut lists.scores[part * WITH_CHUNK..][..WITH_CHUNK];
         let mut list = lock(&self.parts[part].copies[lists.copy].0);
-        let List { scores, number } = &mut *list;
-        // Copy the short list in full, even if it is only partly used, because copies of fixed
-        // length do not need calls.
-        scores[*number..][..SHORT].copy_from_slice(&lists.scores[short..][..SHORT]);
-        *number += added;
-        if *number + SHORT > self.longest {
+        list.append(&short[..SHORT]);
+        if list.length + SHORT > self.longest {
             self.control.took(|| "slots from full lists");
             // Swap the list first, so that other threads needn't wait for the count.
-            std::mem::swap(scores, &mut lists.spare);
-            let number = std::mem::take(number);
+            std::mem::swap(&mut *list, &mut lists.spare);
             drop(list);
-            self.count(part, lists.copy, &lists.spare[..number]);
-        } else {
-            prefetch(&scores[*number..][..SHORT]);
+            self.count(part, lists.copy, lists.spare.scores());
+            lists.spare.length = 0;
         }
+        short.copy_within(SHORT.., 0);
+        lists.lengths[part] -= SHORT as u32;
     }
 
     /// Counts the scores of a part, keeping those in brackets.
@@ -375,23 +408,25 @@ impl Work for Add<'_> {
                 Some(_) => 0,
             };
             let label = labels.queries[query];
-            for (scores, others) in
-                line[first..items.len()].chunks(CHUNK).zip(others[first..].chunks(CHUNK))
-            {
-                // Most chunks have no positives. Don't stop at the first, so that the compiler can
-                // vectorize this.
-                if !others.iter().fold(false, |any, other| any | (*other == label)) {
-                    counter.distribute(lists, scores);
-                    continue;
-                }
+            let (scores, others) = (&line[first..items.len()], &others[first..]);
+            let waiting = &mut lists.waiting[lists.number..][..scores.len()];
+            // Most lines have no positives. Don't stop at the first, so that the compiler can
+            // vectorize this.
+            if !others.iter().fold(false, |any, other| any | (*other == label)) {
+                waiting.copy_from_slice(scores);
+                lists.number += scores.len();
+            } else {
                 // Store all scores without a branch, but advance only after a negative, so the next
                 // score replaces a positive.
-                let (mut negatives, mut number) = ([0.0; CHUNK], 0);
+                let mut number = 0;
                 for (score, other) in scores.iter().zip(others) {
-                    negatives[number % CHUNK] = *score;
+                    waiting[number] = *score;
                     number += usize::from(*other != label);
                 }
-                counter.distribute(lists, &negatives[..number]);
+                lists.number += number;
+            }
+            if lists.number > BATCH {
+                counter.distribute(lists);
             }
         }
     }
@@ -452,8 +487,8 @@ pub(crate) fn count_and_keep(
         let number = part_size.min(distinct - start);
         let mut copies = allocate(threads)?;
         for _ in 0..threads {
-            let list = List { scores: zeros(longest)?, number: 0 };
-            copies.try_push((Mutex::new(list), Mutex::new(zeros(2 * number + 1)?)))?;
+            copies
+                .try_push((Mutex::new(List::new(longest)?), Mutex::new(zeros(2 * number + 1)?)))?;
         }
         parts.try_push(Part {
             ladder: Ladder::new(&all[start..], number, CELLS_PER_POSITIVE)?,
@@ -489,12 +524,15 @@ pub(crate) fn count_and_keep(
     let end = |lists| lock(&counter.idle).0.push(lists);
     visit_scores(space, part, control, || counter.lists(), visit, end)?;
     for mut lists in std::mem::take(&mut lock(&counter.idle).0) {
-        (0..counter.parts.len()).for_each(|part| counter.flush(&mut lists, part));
+        counter.kernel.vectorize(|| counter.distribute(&mut lists));
+        for (part, scores) in lists.scores.chunks_exact(WITH_CHUNK).enumerate() {
+            counter.count(part, lists.copy, &scores[..lists.lengths[part] as usize]);
+        }
     }
     for (p, part) in counter.parts.iter().enumerate() {
         for (copy, (list, _)) in part.copies.iter().enumerate() {
             let list = lock(list);
-            counter.count(p, copy, &list.scores[..list.number]);
+            counter.count(p, copy, list.scores());
         }
     }
     let Counter { parts, kept, .. } = counter;
