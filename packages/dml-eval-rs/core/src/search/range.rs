@@ -203,7 +203,8 @@ pub fn range_search<S: Comparable>(
             let own = collect((0..queries as u32).map(|query| (query, query)))?;
             let mut scores = Vec::new();
             space.scores(&own, &mut Scratch::default(), &mut scores)?;
-            let pairs = own.into_iter().zip(scores);
+            // By reference, since `add` clones the iterator: clones of vectors allocate.
+            let pairs = own.iter().copied().zip(scores.iter().copied());
             search.add(pairs.filter(|(_, score)| *score >= threshold))?;
         }
         search.append(0..queries, &mut found, control)?;
