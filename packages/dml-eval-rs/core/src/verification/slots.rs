@@ -339,8 +339,7 @@ impl Counter<'_> {
         }
     }
 
-    /// Moves a short list that is full to the list of the part, and counts this list when it is
-    /// full.
+    /// Moves a full short list to the part's list, which is counted when another might not fit.
     #[inline(never)]
     fn flush(&self, lists: &mut Lists, part: usize) {
         let short = &mut lists.scores[part * WITH_CHUNK..][..WITH_CHUNK];
